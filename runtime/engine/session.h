@@ -1,0 +1,79 @@
+// One model, one cache, generation from a prompt: what tq run and tq compare drive.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/engine/sampler.h"
+#include "runtime/model/model.h"
+#include "runtime/tokenizer/tokenizer.h"
+#include "turboquant/base/status.h"
+#include "turboquant/cache/cache.h"
+
+namespace tq {
+
+struct GenerateOptions {
+  int max_tokens = 256;
+  SamplingParams sampling;
+  std::vector<std::string> stop;  // strings that end the text; not part of it
+  bool ignore_stop_tokens = false;
+  const std::atomic<bool>* cancel = nullptr;  // set from outside: stop after the current token
+};
+
+enum class FinishReason { kStop, kLength, kContext, kCancelled };
+const char* FinishReasonName(FinishReason reason);  // "stop", "length", "context", "cancelled"
+
+struct GenerateResult {
+  std::string text;
+  std::vector<TokenId> tokens;
+  FinishReason finish_reason = FinishReason::kStop;
+  int64_t prompt_tokens = 0;
+  double prefill_seconds = 0, decode_seconds = 0;
+  std::vector<double> token_seconds;  // of each decode step
+};
+
+class Session {
+ public:
+  // `model` must outlive the session. `context` = most tokens of a sequence.
+  static Result<std::unique_ptr<Session>> Create(Model& model, CacheConfig cache_config,
+                                                 int64_t context);
+  ~Session();
+
+  KvCache& cache() { return *cache_; }
+  int64_t length() const;  // tokens in the sequence
+  int64_t context() const { return context_; }
+
+  // Appends tokens in chunks. on_logits (optional) gets the logits of every token, chunk by chunk:
+  // [rows][vocab_size] for positions first_pos ..; without it only the last row is computed.
+  // kInvalidArgument when the context would overflow (both numbers).
+  using LogitsSink = std::function<Status(int64_t first_pos, std::span<const float> logits)>;
+  Status Prefill(std::span<const TokenId> tokens, const LogitsSink& on_logits = {},
+                 const ProgressSink& progress = {}, const std::atomic<bool>* cancel = nullptr);
+  // Logits after the last token; empty before the first.
+  std::span<const float> last_logits() const { return last_logits_; }
+
+  // Continues from the last logits. on_text streams complete characters.
+  using TextSink = std::function<void(const std::string&)>;
+  Result<GenerateResult> Generate(const Tokenizer& tokenizer, const GenerateOptions& options,
+                                  const TextSink& on_text = {});
+  // One token forward; last_logits() is renewed.
+  Status Decode(TokenId token);
+  Result<TruncateResult> Truncate(int64_t len);
+
+  static constexpr int kPrefillChunk = 128;  // tokens of a forward pass in Prefill
+
+ private:
+  Session() = default;
+  Model* model_ = nullptr;
+  std::unique_ptr<KvCache> cache_;
+  SeqId seq_ = 0;
+  int64_t context_ = 0;
+  std::vector<float> last_logits_;
+};
+
+}  // namespace tq

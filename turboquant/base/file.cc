@@ -1,0 +1,104 @@
+#include "turboquant/base/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace tq {
+namespace {
+
+Status FromErrno(const std::string& action, const std::string& path, int error) {
+  const std::string message = StrCat(action, " '", path, "': ", std::strerror(error));
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR: return NotFound(message);
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG: return ResourceExhausted(message, "; free some space or choose another folder");
+    case EACCES:
+    case EPERM:
+    case EROFS: return Unavailable(message, "; check the rights of the file and its folder");
+    case EISDIR: return InvalidArgument(message, "; a file was expected");
+    default: return Unavailable(message);
+  }
+}
+
+// Closes on scope exit; Close() reports the error that a full disk may show only then.
+class Fd {
+ public:
+  explicit Fd(int fd) : fd_(fd) {}
+  Fd(const Fd&) = delete;
+  Fd& operator=(const Fd&) = delete;
+  ~Fd() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  int get() const { return fd_; }
+  int Close() {
+    const int fd = fd_;
+    fd_ = -1;
+    return ::close(fd);
+  }
+
+ private:
+  int fd_;
+};
+
+}  // namespace
+
+Result<std::string> ReadFile(const std::string& path) {
+  Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0) return FromErrno("cannot open", path, errno);
+  struct stat st {};
+  if (::fstat(fd.get(), &st) != 0) return FromErrno("cannot stat", path, errno);
+  if (S_ISDIR(st.st_mode)) return FromErrno("cannot read", path, EISDIR);
+  std::string out;
+  out.reserve(static_cast<size_t>(st.st_size));
+  char buffer[1 << 16];
+  for (;;) {
+    const ssize_t n = ::read(fd.get(), buffer, sizeof buffer);
+    if (n == 0) return out;
+    if (n < 0) {
+      if (errno == EINTR) continue;
+      return FromErrno("cannot read", path, errno);
+    }
+    out.append(buffer, static_cast<size_t>(n));
+  }
+}
+
+Status WriteFileAtomic(const std::string& path, std::string_view contents) {
+  const std::string temporary = StrCat(path, ".tmp", ::getpid());
+  Fd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (fd.get() < 0) return FromErrno("cannot create", path, errno);
+  const auto fail = [&](int error) {
+    ::unlink(temporary.c_str());
+    return FromErrno("cannot write", path, error);
+  };
+  while (!contents.empty()) {
+    const ssize_t n = ::write(fd.get(), contents.data(), contents.size());
+    if (n < 0) {
+      if (errno == EINTR) continue;
+      return fail(errno);
+    }
+    contents.remove_prefix(static_cast<size_t>(n));
+  }
+  // A pipe or a terminal cannot be synced; that is no error.
+  if (::fsync(fd.get()) != 0 && errno != EINVAL && errno != EROFS) return fail(errno);
+  if (fd.Close() != 0) return fail(errno);
+  if (::rename(temporary.c_str(), path.c_str()) != 0) return fail(errno);
+  return OkStatus();
+}
+
+bool FileExists(const std::string& path) {
+  struct stat st {};
+  return ::stat(path.c_str(), &st) == 0;
+}
+
+bool IsDirectory(const std::string& path) {
+  struct stat st {};
+  return ::stat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+}  // namespace tq

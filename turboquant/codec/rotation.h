@@ -1,0 +1,46 @@
+// The orthonormal rotation that a codec applies before it quantizes: H S, with random signs S and
+// H = DCT-II of order m (x) Hadamard of order 2^a for head_dim = m 2^a, m odd.
+//
+// Splitting an odd head_dim into power-of-two parts would leave unequal energies under one scale;
+// the Kronecker product does not. rotation_ref.cc is the specification; both paths do the same
+// float operations in the same order, so their results are equal bit for bit.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "turboquant/base/aligned.h"
+#include "turboquant/codec/codec.h"
+
+namespace tq {
+
+class Rotation {
+ public:
+  Rotation() = default;  // identity of dimension 0
+  // Signs from splitmix64 over (seed, layer, kv_head, side).
+  Rotation(Rotate kind, int head_dim, uint64_t seed, int layer, int kv_head, Side side);
+
+  // In place, on head_dim floats. Inverse(Forward(x)) = x up to rounding.
+  void Forward(float* x) const;
+  void Inverse(float* x) const;
+
+  Rotate kind() const { return kind_; }
+  int head_dim() const { return head_dim_; }
+  // For the kernels.
+  struct Plan {
+    int odd = 1;              // m
+    int pow2 = 1;             // 2^a
+    float norm = 1;           // 1 / sqrt(2^a)
+    AlignedBuffer<float> signs;  // [head_dim] of +1, -1
+    AlignedBuffer<float> dct;    // [m][m], orthonormal; empty for m = 1
+  };
+  const Plan& plan() const { return *plan_; }
+
+ private:
+  Rotate kind_ = Rotate::kNone;
+  int head_dim_ = 0;
+  std::shared_ptr<const Plan> plan_;  // shared by copies
+};
+
+}  // namespace tq
