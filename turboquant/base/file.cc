@@ -69,11 +69,15 @@ Result<std::string> ReadFile(const std::string& path) {
 }
 
 Status WriteFileAtomic(const std::string& path, std::string_view contents) {
-  const std::string temporary = StrCat(path, ".tmp", ::getpid());
-  Fd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  // A device or a pipe is written to directly: renaming over it would replace it by a file.
+  struct stat st {};
+  const bool special = ::stat(path.c_str(), &st) == 0 && !S_ISREG(st.st_mode);
+  const std::string temporary = special ? path : StrCat(path, ".tmp", ::getpid());
+  const int create = special ? 0 : O_CREAT | O_TRUNC;
+  Fd fd(::open(temporary.c_str(), O_WRONLY | create | O_CLOEXEC, 0644));
   if (fd.get() < 0) return FromErrno("cannot create", path, errno);
   const auto fail = [&](int error) {
-    ::unlink(temporary.c_str());
+    if (!special) ::unlink(temporary.c_str());
     return FromErrno("cannot write", path, error);
   };
   while (!contents.empty()) {
@@ -87,7 +91,7 @@ Status WriteFileAtomic(const std::string& path, std::string_view contents) {
   // A pipe or a terminal cannot be synced; that is no error.
   if (::fsync(fd.get()) != 0 && errno != EINVAL && errno != EROFS) return fail(errno);
   if (fd.Close() != 0) return fail(errno);
-  if (::rename(temporary.c_str(), path.c_str()) != 0) return fail(errno);
+  if (!special && ::rename(temporary.c_str(), path.c_str()) != 0) return fail(errno);
   return OkStatus();
 }
 
