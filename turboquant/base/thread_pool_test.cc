@@ -1,0 +1,65 @@
+// Each task runs once, workers never overlap, and results do not depend on the number of threads.
+#include "turboquant/base/thread_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+namespace tq {
+namespace {
+
+TEST(ThreadPool, DefaultsToPhysicalCores) {
+  EXPECT_GE(NumPhysicalCores(), 1);
+  EXPECT_EQ(ThreadPool().num_threads(), NumPhysicalCores());
+  EXPECT_EQ(ThreadPool(3).num_threads(), 3);
+}
+
+TEST(ThreadPool, RunsEachTaskOnce) {
+  for (const int threads : {1, 2, 4, 7}) {
+    ThreadPool pool(threads);
+    for (const size_t num_tasks : {0, 1, 2, 3, 100, 1000}) {
+      std::vector<std::atomic<int>> count(num_tasks);
+      pool.ParallelFor(num_tasks, [&](size_t task, int worker) {
+        EXPECT_GE(worker, 0);
+        EXPECT_LT(worker, threads);
+        count[task].fetch_add(1);
+      });
+      for (size_t task = 0; task < num_tasks; ++task) EXPECT_EQ(count[task], 1) << task;
+    }
+  }
+}
+
+TEST(ThreadPool, CallsOfOneWorkerNeverOverlap) {
+  ThreadPool pool(4);
+  std::vector<std::atomic<bool>> busy(4);
+  std::atomic<int> overlaps{0};
+  for (int round = 0; round < 20; ++round) {
+    pool.ParallelFor(200, [&](size_t, int worker) {
+      if (busy[static_cast<size_t>(worker)].exchange(true)) overlaps.fetch_add(1);
+      busy[static_cast<size_t>(worker)].store(false);
+    });
+  }
+  EXPECT_EQ(overlaps, 0);
+}
+
+TEST(ThreadPool, WritesOfTasksAreSeenAfterTheCall) {
+  ThreadPool pool(3);
+  std::vector<size_t> plain(5000, 0);
+  pool.ParallelFor(plain.size(), [&](size_t task, int) { plain[task] = task * task; });
+  for (size_t i = 0; i < plain.size(); ++i) ASSERT_EQ(plain[i], i * i);
+}
+
+TEST(ThreadPool, SeveralPoolsWorkAtOnce) {
+  ThreadPool outer(2);
+  std::atomic<size_t> total{0};
+  outer.ParallelFor(4, [&](size_t, int) {
+    ThreadPool inner(2);
+    inner.ParallelFor(10, [&](size_t, int) { total.fetch_add(1); });
+  });
+  EXPECT_EQ(total, 40u);
+}
+
+}  // namespace
+}  // namespace tq
