@@ -17,7 +17,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 // The caller keeps every sum within int16 (the x86 instruction saturates). DI16 has half as many
 // lanes as the byte vectors.
 template <class DI16, class VU8, class VI8>
-HWY_INLINE hn::Vec<DI16> MulPairs(DI16 d16, VU8 a, VI8 b) {
+HWY_INLINE hn::Vec<DI16> MulPairs([[maybe_unused]] DI16 d16, VU8 a, VI8 b) {
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
   if constexpr (hn::MaxLanes(d16) == 32) {
     return hn::Vec<DI16>{_mm512_maddubs_epi16(a.raw, b.raw)};
@@ -49,7 +49,8 @@ HWY_INLINE hn::Vec<DI16> MulPairs(DI16 d16, VU8 a, VI8 b) {
 
 // acc + sums of adjacent 16-bit products: lane i of the result gains a[2i] b[2i] + a[2i+1] b[2i+1].
 template <class DI32, class VI16>
-HWY_INLINE hn::Vec<DI32> MulAddPairs(DI32 d32, VI16 a, VI16 b, hn::Vec<DI32> acc) {
+HWY_INLINE hn::Vec<DI32> MulAddPairs([[maybe_unused]] DI32 d32, VI16 a, VI16 b,
+                                     hn::Vec<DI32> acc) {
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
   if constexpr (hn::MaxLanes(d32) == 16) {
     return hn::Add(acc, hn::Vec<DI32>{_mm512_madd_epi16(a.raw, b.raw)});

@@ -1,0 +1,24 @@
+// What matmul.cc hands to the kernels: a range of panels of one matrix and all rows.
+#pragma once
+
+#include <cstdint>
+
+#include "turboquant/linear/activations.h"
+#include "turboquant/linear/weight.h"
+
+namespace tq {
+
+struct PanelRange {
+  const PackedMatrix* weight = nullptr;
+  int64_t first_panel = 0, end_panel = 0;
+  int rows = 0;
+  const float* x = nullptr;                // [rows][in_dim], for the float types
+  const QuantizedRows* quantized = nullptr;  // for the block types
+  float* y = nullptr;
+  int64_t y_stride = 0;
+};
+
+void MultiplyPanelsRef(const PanelRange& range);
+void MultiplyPanelsSimd(const PanelRange& range);
+
+}  // namespace tq
