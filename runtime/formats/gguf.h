@@ -45,7 +45,7 @@ using GgufValue = std::variant<uint64_t, int64_t, double, bool, std::string, std
 class GgufFile {
  public:
   // kNotFound, kUnavailable, kDataLoss (what is wrong, at which byte), kUnsupported (version,
-  // big-endian).
+  // big-endian, a tensor type of unknown layout, arrays of arrays, one part of a split model).
   static Result<GgufFile> Open(const std::string& path);
   // The same over bytes in memory, for tests and fuzzing; the bytes must outlive the result.
   static Result<GgufFile> Parse(std::span<const std::byte> bytes, const std::string& name);
@@ -56,7 +56,8 @@ class GgufFile {
   const std::vector<GgufTensor>& tensors() const { return tensors_; }
   const GgufTensor* FindTensor(std::string_view name) const;  // nullptr: not there
 
-  // Typed access. kNotFound names the key; kInvalidArgument names the type that was found.
+  // Typed access. kNotFound names the key; kInvalidArgument names the type that was found. Where a
+  // float is asked for, an integer will do.
   Result<int64_t> GetInt(const std::string& key) const;
   Result<double> GetFloat(const std::string& key) const;
   Result<std::string> GetString(const std::string& key) const;
@@ -71,6 +72,9 @@ class GgufFile {
   size_t file_bytes() const { return bytes_.size(); }
 
  private:
+  Status ReadAll();
+  Result<const GgufValue*> Get(const std::string& key) const;
+
   std::string path_;
   uint32_t version_ = 0;
   std::shared_ptr<MappedFile> map_;  // null for Parse
