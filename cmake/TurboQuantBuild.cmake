@@ -59,7 +59,8 @@ function(tq_library folder)
   add_library(tq_${folder} STATIC ${arg_SOURCES})
   add_library(TurboQuant::${folder} ALIAS tq_${folder})
   set_target_properties(tq_${folder} PROPERTIES POSITION_INDEPENDENT_CODE ON)
-  target_link_libraries(tq_${folder} PUBLIC tq_flags ${arg_DEPS} ${arg_LINK})
+  # BUILD_INTERFACE: who uses the installed library keeps their own warnings and instruction sets.
+  target_link_libraries(tq_${folder} PUBLIC $<BUILD_INTERFACE:tq_flags> ${arg_DEPS} ${arg_LINK})
 endfunction()
 
 # tq_test(folder SOURCES ... LINK ...): one GoogleTest binary per folder, <folder>_test.
