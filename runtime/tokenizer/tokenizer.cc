@@ -1,0 +1,56 @@
+#include "runtime/tokenizer/tokenizer.h"
+
+#include <algorithm>
+
+#include "runtime/tokenizer/bpe_tokenizer.h"
+#include "runtime/tokenizer/utf8.h"
+
+namespace tq {
+
+Result<std::unique_ptr<Tokenizer>> Tokenizer::FromGguf(const GgufFile& file) {
+  TQ_ASSIGN_OR_RETURN(const std::string model, file.GetString("tokenizer.ggml.model"));
+  if (model == "gpt2") return BpeTokenizer::FromGguf(file);
+  return Unsupported("tokenizer model '", model, "' is not supported; supported: gpt2");
+}
+
+std::string Tokenizer::Decode(const std::vector<TokenId>& ids, bool skip_special) const {
+  std::string text;
+  for (const TokenId id : ids) {
+    if (!skip_special || !IsSpecial(id)) text += TokenBytes(id);
+  }
+  return text;
+}
+
+bool Tokenizer::IsStop(TokenId id) const {
+  return std::find(stop_tokens_.begin(), stop_tokens_.end(), id) != stop_tokens_.end();
+}
+
+std::string Tokenizer::Describe() const { return description_; }
+
+std::string StreamDecoder::Push(TokenId id) {
+  pending_ += tokenizer_.TokenBytes(id);
+  std::string text;
+  std::string_view rest = pending_;
+  while (!rest.empty()) {
+    const Utf8Char c = DecodeUtf8(rest);
+    if (c.incomplete) break;
+    if (c.size == 0) {
+      AppendUtf8(kReplacementChar, text);
+      rest.remove_prefix(1);
+    } else {
+      text += rest.substr(0, static_cast<size_t>(c.size));
+      rest.remove_prefix(static_cast<size_t>(c.size));
+    }
+  }
+  pending_ = std::string(rest);
+  return text;
+}
+
+std::string StreamDecoder::Finish() {
+  std::string text;
+  if (!pending_.empty()) AppendUtf8(kReplacementChar, text);
+  pending_.clear();
+  return text;
+}
+
+}  // namespace tq
