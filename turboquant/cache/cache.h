@@ -26,6 +26,7 @@
 #include "turboquant/cache/block_pool.h"
 #include "turboquant/codec/center.h"
 #include "turboquant/codec/codec.h"
+#include "turboquant/codec/encode.h"
 #include "turboquant/codec/record_layout.h"
 #include "turboquant/codec/rotation.h"
 
@@ -74,12 +75,6 @@ struct TruncateResult {
   // True: the sequence equals one that was never longer, bit for bit. False: blocks whose open
   // rows were gone have been re-opened from their low-bit codes.
   bool exact = true;
-};
-
-// Values that the numeric policy changed at write (docs/formats/record.md).
-struct WriteCounters {
-  uint64_t nonfinite_values = 0;  // NaN or infinity, stored as 0
-  uint64_t clamped_values = 0;    // beyond the range of the row format
 };
 
 class KvCache {
@@ -153,7 +148,10 @@ class KvCache {
     std::vector<Block> blocks;
     int64_t length = 0;
     int64_t pending = 0;             // tokens of an append in progress
-    std::vector<bool> layer_written; // of that append
+    // Of that append:
+    std::vector<bool> layer_written;
+    std::vector<int64_t> newly_sealed;  // blocks that got a sealed slot
+    std::vector<int64_t> sealing;       // those whose codes are still to be made (no fork had them)
   };
 
   explicit KvCache(CacheConfig config);
@@ -167,7 +165,6 @@ class KvCache {
 
   CacheConfig config_;
   PrecisionRule rule_;
-  int rollback_blocks_ = 1;
   std::vector<HeadLayout> layouts_;
   size_t open_slot_bytes_ = 0, sealed_slot_bytes_ = 0;
   size_t sealed_scale_bytes_ = 0;  // of one sealed slot: scales and side info

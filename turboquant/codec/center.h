@@ -38,27 +38,35 @@ struct HeadCenter {
 HeadCenter MakeHeadCenter(std::span<const float> mean, const RopeFrequencies& rope,
                           int max_pairs = kMaxCenterPairs);
 
-// cos and sin for the offsets inside a block and for block starts.
+// cos and sin for the offsets inside a block and for the first positions of blocks.
 class CenterTable {
  public:
   CenterTable() = default;
   explicit CenterTable(const RopeFrequencies& rope);
-  bool empty() const { return num_freq_ == 0; }
-  // [64] each, for frequency f (the last index stands for "not rotated": cos 1, sin 0).
-  const float* CosOffsets(int freq) const { return &offsets_[(2 * Slot(freq)) * 64]; }
+  bool empty() const { return offsets_.size() == 0; }
+  // Makes BlockStart valid for blocks below num_blocks: 1/64 of a table for every position.
+  void EnsureBlocks(int64_t num_blocks);
+  int64_t num_blocks() const {
+    return static_cast<int64_t>(starts_.size() / (2 * (num_freq_ + 1)));
+  }
+  // [64] each, for frequency f; freq -1 = not rotated (cos 1, sin 0).
+  const float* CosOffsets(int freq) const { return &offsets_[2 * Slot(freq) * 64]; }
   const float* SinOffsets(int freq) const { return &offsets_[(2 * Slot(freq) + 1) * 64]; }
-  // Angle of position t as cos and sin times attention_scale.
-  void At(int freq, int64_t position, float* cos, float* sin) const;
+  // [num_freq + 1][cos, sin] at position 64 * block, times attention_scale; index with Slot().
+  const float* BlockStart(int64_t block) const {
+    return &starts_[static_cast<size_t>(block) * 2 * (num_freq_ + 1)];
+  }
+  size_t Slot(int freq) const { return freq < 0 ? num_freq_ : static_cast<size_t>(freq); }
   // k[i], k[j] -= (R_t mu) for every pair of the centre.
   void Subtract(const HeadCenter& center, int64_t position, float* k) const;
-  size_t bytes() const { return offsets_.size() * sizeof(float); }
+  size_t bytes() const { return (offsets_.size() + starts_.size()) * sizeof(float); }
 
  private:
-  size_t Slot(int freq) const { return freq < 0 ? num_freq_ : static_cast<size_t>(freq); }
   size_t num_freq_ = 0;
   float attention_scale_ = 1;
   std::vector<double> inv_freq_;
   AlignedBuffer<float> offsets_;  // [num_freq + 1][cos, sin][64]
+  std::vector<float> starts_;     // [block][num_freq + 1][cos, sin]
 };
 
 }  // namespace tq

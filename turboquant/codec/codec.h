@@ -37,7 +37,7 @@ struct Codec {
   Gain gain = Gain::kNone;
   Center center = Center::kNone;  // K only
 
-  bool is_f16() const { return bits == 16; }
+  constexpr bool is_f16() const { return bits == 16; }
   friend bool operator==(const Codec&, const Codec&) = default;
 };
 

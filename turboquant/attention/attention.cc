@@ -1,0 +1,310 @@
+#include "turboquant/attention/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "turboquant/attention/attention_kernels.h"
+#include "turboquant/attention/softmax_state.h"
+#include "turboquant/base/isa.h"
+
+namespace tq {
+namespace {
+
+// Blocks whose sums are made in one go; ranges are cut at absolute multiples and merged in order.
+constexpr int64_t kRangeBlocks = 8;
+
+// Consecutive queries of one item that lie in one block, and so read the same precision.
+struct Tile {
+  const AttentionItem* item = nullptr;
+  int first_query = 0;  // index in the item
+  int num_queries = 0;
+  int64_t block = 0;    // of their positions
+};
+
+// The queries of one tile for one KV head, in the head's basis, as digits and as floats.
+class TileHead {
+ public:
+  void Prepare(const KvCache& cache, int layer, int head, const AttentionParams& params,
+               const Tile& tile) {
+    cache_ = &cache;
+    layout_ = &cache.layout(layer, head);
+    tile_ = tile;
+    const int head_dim = cache.config().head_dim;
+    const int padded = PaddedDim(head_dim);
+    const int group = params.num_q_heads / cache.config().num_kv_heads;
+    const int num_rows = tile.num_queries * group;
+    const float scale =
+        (params.scale > 0 ? params.scale : 1.f / std::sqrt(static_cast<float>(head_dim))) *
+        std::numbers::log2e_v<float>;
+    const size_t num_pairs = layout_->center.pairs.size();
+    q_.Reserve(static_cast<size_t>(num_rows) * padded);
+    q8_.Reserve(static_cast<size_t>(num_rows) * padded);
+    q16_.Reserve(static_cast<size_t>(num_rows) * padded);
+    q8_scale_.resize(static_cast<size_t>(num_rows));
+    q16_scale_.resize(static_cast<size_t>(num_rows));
+    q8_sum_.resize(static_cast<size_t>(num_rows));
+    center_ab_.resize(static_cast<size_t>(num_rows) * num_pairs * 2);
+    visible_.resize(static_cast<size_t>(num_rows));
+    for (int row = 0; row < num_rows; ++row) {
+      const int query = tile.first_query + row / group;
+      const float* source =
+          tile.item->q + (static_cast<size_t>(query) * params.num_q_heads + head * group + row % group) *
+                             head_dim;
+      float* q = &q_[static_cast<size_t>(row) * padded];
+      for (int c = 0; c < head_dim; ++c) q[c] = source[c] * scale;
+      for (int c = head_dim; c < padded; ++c) q[c] = 0;
+      for (size_t p = 0; p < num_pairs; ++p) {
+        const HeadCenter::Pair& pair = layout_->center.pairs[p];
+        float* ab = &center_ab_[(static_cast<size_t>(row) * num_pairs + p) * 2];
+        const float qj = pair.j == pair.i ? 0.f : q[pair.j];
+        ab[0] = q[pair.i] * pair.mu_i + qj * pair.mu_j;
+        ab[1] = qj * pair.mu_i - q[pair.i] * pair.mu_j;
+      }
+      layout_->k_rotation.Forward(q);
+      int8_t* q8 = &q8_[static_cast<size_t>(row) * padded];
+      int16_t* q16 = &q16_[static_cast<size_t>(row) * padded];
+      const QueryDigits digits = UseReferenceKernels() ? MakeDigitsRef(q, padded, q8, q16)
+                                                       : MakeDigitsSimd(q, padded, q8, q16);
+      q8_scale_[row] = digits.scale8;
+      q16_scale_[row] = digits.scale16;
+      q8_sum_[row] = digits.sum8;
+      visible_[row] = static_cast<int>((tile.item->first_pos + query) % kPageLen) + 1;
+    }
+    rows_ = {num_rows,        head_dim,        padded,    q_.data(),         q8_.data(),
+             q8_scale_.data(), q8_sum_.data(), q16_.data(), q16_scale_.data(),
+             num_pairs == 0 ? nullptr : &layout_->center, center_ab_.data()};
+  }
+
+  int num_rows() const { return rows_.num_rows; }
+  int padded_dim() const { return rows_.padded_dim; }
+  const Tile& tile() const { return tile_; }
+  int64_t num_ranges() const { return tile_.block / kRangeBlocks + 1; }
+
+  // state = attention over the blocks of one range.
+  void RunRange(int64_t range, SoftmaxState state, BlockScratch* scratch) const {
+    ResetState(rows_.num_rows, rows_.padded_dim, state);
+    const int64_t end = std::min((range + 1) * kRangeBlocks, tile_.block + 1);
+    for (int64_t block = range * kRangeBlocks; block < end; ++block) {
+      BlockArgs args;
+      args.rows = &rows_;
+      args.block = block;
+      args.center_table = &cache_->center_table();
+      if (block == tile_.block) args.num_visible = visible_.data();
+      FillSides(block, &args);
+      UseReferenceKernels() ? AttendBlockRef(args, state, scratch)
+                            : AttendBlockSimd(args, state, scratch);
+    }
+  }
+
+  // o / l, back in the model's basis, to the item's output.
+  void WriteOutput(const AttentionParams& params, int head, SoftmaxState state) const {
+    const int head_dim = rows_.head_dim;
+    const int group = params.num_q_heads / cache_->config().num_kv_heads;
+    for (int row = 0; row < rows_.num_rows; ++row) {
+      float* o = state.o + static_cast<size_t>(row) * rows_.padded_dim;
+      const float inverse = 1.f / state.l[row];
+      for (int c = 0; c < head_dim; ++c) o[c] *= inverse;
+      layout_->v_rotation.Inverse(o);
+      const int query = tile_.first_query + row / group;
+      std::copy_n(o, head_dim,
+                  tile_.item->out + (static_cast<size_t>(query) * params.num_q_heads +
+                                     head * group + row % group) * head_dim);
+    }
+  }
+
+ private:
+  void FillSides(int64_t block, BlockArgs* args) const {
+    const KvCache::HeadLayout& l = *layout_;
+    if (cache_->rule().ReadsOpen(block, tile_.block)) {
+      const std::byte* slot = cache_->OpenSlot(tile_.item->seq, block) + l.open_offset;
+      const auto side = [&](int bits, size_t values, size_t scales) {
+        BlockSide s;
+        s.bits = bits;
+        s.values = reinterpret_cast<const uint8_t*>(slot + values);
+        if (bits == 8) s.scales = reinterpret_cast<const float*>(slot + scales);
+        return s;
+      };
+      args->k = side(l.open.k_bits, l.open.k_values, l.open.k_scales);
+      args->v = side(l.open.v_bits, l.open.v_values, l.open.v_scales);
+      return;
+    }
+    const std::byte* slot = cache_->SealedSlot(tile_.item->seq, block);
+    const auto* record = reinterpret_cast<const uint8_t*>(slot + l.record_offset);
+    const auto* info = reinterpret_cast<const RecordSideInfo*>(slot + l.side_offset);
+    const auto side = [&](const Codec& codec, size_t codes, size_t scales, bf16_t base) {
+      BlockSide s;
+      s.bits = codec.bits;
+      s.values = record + codes;
+      if (codec.scale == ScaleType::kLog8) s.log8 = record + scales;
+      s.base = F32FromBF16(base);
+      if (codec.bits <= 4) s.book = &GetCodebook(codec.codebook, codec.bits);
+      return s;
+    };
+    args->k = side(l.format.k, l.record.k_codes, l.record.k_scales, info->k_base);
+    args->v = side(l.format.v, l.record.v_codes, l.record.v_scales, info->v_base);
+  }
+
+  const KvCache* cache_ = nullptr;
+  const KvCache::HeadLayout* layout_ = nullptr;
+  Tile tile_;
+  AlignedBuffer<float> q_;
+  AlignedBuffer<int8_t> q8_;
+  AlignedBuffer<int16_t> q16_;
+  std::vector<float> q8_scale_, q16_scale_, center_ab_;
+  std::vector<int32_t> q8_sum_;
+  std::vector<int> visible_;
+  QueryRows rows_;
+};
+
+// Memory of a state for num_rows rows, and views into it.
+class StateBuffer {
+ public:
+  SoftmaxState Get(int num_rows, int padded_dim, size_t count = 1) {
+    rows_ = static_cast<size_t>(num_rows);
+    dim_ = static_cast<size_t>(padded_dim);
+    buffer_.Reserve(count * Stride());
+    return At(0);
+  }
+  SoftmaxState At(size_t i) {
+    float* p = buffer_.data() + i * Stride();
+    return {p, p + RoundUp<size_t>(rows_, 16), p + 2 * RoundUp<size_t>(rows_, 16)};
+  }
+
+ private:
+  size_t Stride() const { return 2 * RoundUp<size_t>(rows_, 16) + rows_ * dim_; }
+  AlignedBuffer<float> buffer_;
+  size_t rows_ = 0, dim_ = 0;
+};
+
+// Buffers that stay with a thread, so that a decode step allocates nothing.
+struct Scratch {
+  TileHead tile_head;
+  StateBuffer total, part;
+  BlockScratch block;
+};
+Scratch& ThreadScratch() {
+  static thread_local Scratch scratch;
+  return scratch;
+}
+
+Status CheckItem(const KvCache& cache, const AttentionItem& item) {
+  if (!cache.Exists(item.seq)) return NotFound("attention: there is no sequence ", item.seq);
+  const int64_t visible = cache.VisibleLength(item.seq);
+  if (item.num_tokens < 0 || item.first_pos < 0 || item.first_pos + item.num_tokens > visible) {
+    return InvalidArgument("attention: queries at positions ", item.first_pos, " to ",
+                           item.first_pos + item.num_tokens - 1, "; sequence ", item.seq, " has ",
+                           visible, " tokens");
+  }
+  // Queries further back than the open rows would read blocks in a form that is gone.
+  for (int64_t p = item.first_pos / kPageLen;
+       item.num_tokens > 0 && p <= (item.first_pos + item.num_tokens - 1) / kPageLen; ++p) {
+    const PrecisionRule& rule = cache.rule();
+    for (int64_t b = std::max<int64_t>(0, p - rule.recent_blocks); b <= p; ++b) {
+      if (cache.OpenSlot(item.seq, b) == nullptr) {
+        return FailedPrecondition("attention: query block ", p, " reads block ", b,
+                                  " of sequence ", item.seq,
+                                  " at full precision, but its open rows are gone; truncate first");
+      }
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Status Attend(const KvCache& cache, int layer, const AttentionParams& params,
+              std::span<const AttentionItem> items, ThreadPool& pool) {
+  const CacheConfig& config = cache.config();
+  if (layer < 0 || layer >= config.num_layers) {
+    return InvalidArgument("attention: layer ", layer, " of ", config.num_layers);
+  }
+  if (params.num_q_heads <= 0 || params.num_q_heads % config.num_kv_heads != 0) {
+    return InvalidArgument("attention: ", params.num_q_heads, " query heads are not a multiple of ",
+                           config.num_kv_heads, " KV heads");
+  }
+  std::vector<Tile> tiles;
+  int64_t num_ranges = 0;
+  for (const AttentionItem& item : items) {
+    TQ_RETURN_IF_ERROR(CheckItem(cache, item));
+    for (int i = 0; i < item.num_tokens;) {
+      Tile tile{&item, i, 0, (item.first_pos + i) / kPageLen};
+      const int64_t end = std::min(item.first_pos + item.num_tokens, (tile.block + 1) * kPageLen);
+      tile.num_queries = static_cast<int>(end - item.first_pos) - i;
+      i += tile.num_queries;
+      num_ranges += tile.block / kRangeBlocks + 1;
+      tiles.push_back(tile);
+    }
+  }
+  const int heads = config.num_kv_heads;
+  const size_t num_tasks = tiles.size() * heads;
+  if (num_tasks == 0) return OkStatus();
+
+  if (num_tasks >= 4 * static_cast<size_t>(pool.num_threads()) ||
+      num_ranges == static_cast<int64_t>(tiles.size())) {
+    pool.ParallelFor(num_tasks, [&](size_t task, int) {
+      Scratch& s = ThreadScratch();
+      const int head = static_cast<int>(task % heads);
+      // Late tiles are the longest: they go first.
+      s.tile_head.Prepare(cache, layer, head, params, tiles[tiles.size() - 1 - task / heads]);
+      const int rows = s.tile_head.num_rows(), dim = s.tile_head.padded_dim();
+      const SoftmaxState total = s.total.Get(rows, dim), part = s.part.Get(rows, dim);
+      ResetState(rows, dim, total);
+      for (int64_t range = 0; range < s.tile_head.num_ranges(); ++range) {
+        s.tile_head.RunRange(range, part, &s.block);
+        MergeState(rows, dim, total, part);
+      }
+      s.tile_head.WriteOutput(params, head, total);
+    });
+    return OkStatus();
+  }
+
+  // Few tiles (decode): the ranges of each are tasks of their own, merged in order afterwards.
+  struct RangeTask {
+    size_t tile_head;
+    int64_t range;
+  };
+  static thread_local std::vector<TileHead> tile_heads;
+  static thread_local std::vector<StateBuffer> parts;
+  static thread_local std::vector<RangeTask> tasks;
+  if (tile_heads.size() < num_tasks) {
+    tile_heads.resize(num_tasks);
+    parts.resize(num_tasks);
+  }
+  tasks.clear();
+  for (size_t i = 0; i < num_tasks; ++i) {
+    TileHead& th = tile_heads[i];
+    th.Prepare(cache, layer, static_cast<int>(i % heads), params, tiles[i / heads]);
+    parts[i].Get(th.num_rows(), th.padded_dim(), static_cast<size_t>(th.num_ranges()));
+    for (int64_t range = 0; range < th.num_ranges(); ++range) tasks.push_back({i, range});
+  }
+  // The workers see the calling thread's vectors, not their own thread-local ones.
+  TileHead* const all_heads = tile_heads.data();
+  StateBuffer* const all_parts = parts.data();
+  const RangeTask* const all_tasks = tasks.data();
+  pool.ParallelFor(tasks.size(), [&](size_t task, int) {
+    const RangeTask& t = all_tasks[task];
+    all_heads[t.tile_head].RunRange(t.range, all_parts[t.tile_head].At(static_cast<size_t>(t.range)),
+                                    &ThreadScratch().block);
+  });
+  for (size_t i = 0; i < num_tasks; ++i) {
+    const TileHead& th = tile_heads[i];
+    const SoftmaxState total = ThreadScratch().total.Get(th.num_rows(), th.padded_dim());
+    ResetState(th.num_rows(), th.padded_dim(), total);
+    for (int64_t range = 0; range < th.num_ranges(); ++range) {
+      MergeState(th.num_rows(), th.padded_dim(), total, parts[i].At(static_cast<size_t>(range)));
+    }
+    th.WriteOutput(params, static_cast<int>(i % heads), total);
+  }
+  return OkStatus();
+}
+
+std::string DescribeKernel(const HeadFormat& format) {
+  const auto side = [](const Codec& c, const char* name, const char* digit) {
+    if (c.is_f16()) return StrCat(name, " f16 x ", digit, " f32");
+    return StrCat(name, " int", c.bits, " x ", digit, c.bits == 8 ? " int16" : " int8");
+  };
+  return StrCat(side(format.k, "K", "q"), ", ", side(format.v, "V", "p"), ", ", CurrentIsa());
+}
+
+}  // namespace tq

@@ -1,0 +1,76 @@
+// One block of one KV head for a set of query rows: what attention.cc drives and what the
+// reference and the SIMD kernels implement. Raw pointers, all checks done before.
+#pragma once
+
+#include <cstdint>
+
+#include "turboquant/base/aligned.h"
+#include "turboquant/codec/center.h"
+#include "turboquant/codec/codebook.h"
+#include "turboquant/codec/record_layout.h"
+
+namespace tq {
+
+inline constexpr int kMaxQDigit16 = 32767;  // 32767 * 127 * kMaxHeadDim < 2^31
+inline constexpr int kMaxPDigit16 = 32767;
+
+// Query rows of one KV head: row = query * (num_q_heads / num_kv_heads) + head in the group.
+// Everything is scaled by softmax scale * log2(e), so that weights are powers of two.
+struct QueryRows {
+  int num_rows = 0;
+  int head_dim = 0, padded_dim = 0;
+  const float* q = nullptr;         // [rows][padded_dim], rotated; for 16-bit K
+  const int8_t* q8 = nullptr;       // [rows][padded_dim]: q = q8 * q8_scale; for codes
+  const float* q8_scale = nullptr;  // [rows]
+  const int32_t* q8_sum = nullptr;  // [rows] sum of q8
+  const int16_t* q16 = nullptr;     // [rows][padded_dim]; for 8-bit K
+  const float* q16_scale = nullptr;
+  // Centre term: score += sum over pairs of a cos(t theta) + b sin(t theta); see center.h.
+  const HeadCenter* center = nullptr;  // nullptr: none
+  const float* center_ab = nullptr;    // [rows][num_pairs][a, b]
+};
+
+// One side (K or V) of a block, open or sealed.
+struct BlockSide {
+  int bits = 8;
+  const uint8_t* values = nullptr;
+  const uint8_t* log8 = nullptr;     // [64] sealed scales, or nullptr
+  float base = 0;
+  const float* scales = nullptr;     // [64] open scales, or nullptr (16-bit values)
+  const CodebookTable* book = nullptr;  // bits <= 4
+};
+
+struct BlockArgs {
+  const QueryRows* rows = nullptr;
+  BlockSide k, v;
+  const CenterTable* center_table = nullptr;
+  int64_t block = 0;
+  // Tokens of the block that row r sees; nullptr: all 64. Every row sees at least one.
+  const int* num_visible = nullptr;
+};
+
+// Softmax state of the rows: running maximum (log2), sum of weights, weighted sum of V.
+struct SoftmaxState {
+  float* m = nullptr;  // [rows]
+  float* l = nullptr;  // [rows]
+  float* o = nullptr;  // [rows][padded_dim]
+};
+
+// Scratch of a worker; buffers grow and are reused.
+struct BlockScratch {
+  AlignedBuffer<uint8_t> k_tile, v_tile;
+};
+
+void AttendBlockRef(const BlockArgs& args, SoftmaxState state, BlockScratch* scratch);
+void AttendBlockSimd(const BlockArgs& args, SoftmaxState state, BlockScratch* scratch);
+
+// Digits of one query row: nearest(q * limit / max|q|), returns max|q| / limit (0 for a zero row).
+// sum8 may be null.
+struct QueryDigits {
+  float scale8 = 0, scale16 = 0;
+  int32_t sum8 = 0;
+};
+QueryDigits MakeDigitsRef(const float* q, int padded_dim, int8_t* q8, int16_t* q16);
+QueryDigits MakeDigitsSimd(const float* q, int padded_dim, int8_t* q8, int16_t* q16);
+
+}  // namespace tq

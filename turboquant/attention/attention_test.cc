@@ -1,0 +1,362 @@
+#include "turboquant/attention/attention.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "turboquant/attention/attention_kernels.h"
+#include "turboquant/base/isa.h"
+#include "turboquant/codec/decode.h"
+
+namespace tq {
+namespace {
+
+RopeFrequencies TestRope(int dim) {
+  RopeFrequencies rope;
+  for (int i = 0; i < dim / 2; ++i) {
+    rope.inv_freq.push_back(std::pow(10000.f, -2.f * static_cast<float>(i) / static_cast<float>(dim)));
+  }
+  return rope;
+}
+
+CacheConfig Config(const HeadFormat& format, int head_dim, int kv_heads = 1, int layers = 1) {
+  CacheConfig c;
+  c.num_layers = layers;
+  c.num_kv_heads = kv_heads;
+  c.head_dim = head_dim;
+  c.recent_len = 64;
+  c.rope = TestRope(head_dim / 2 * 2);
+  c.formats.assign(static_cast<size_t>(kv_heads) * layers, format);
+  return c;
+}
+
+std::vector<float> Gaussian(size_t n, unsigned seed) {
+  std::mt19937 rng(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(n);
+  for (float& v : x) v = normal(rng);
+  return x;
+}
+
+// A one-layer cache with tokens of random K and V.
+struct Fixture {
+  Fixture(CacheConfig config, int tokens, unsigned seed = 1)
+      : cache(*KvCache::Create(std::move(config))), seq(cache->NewSequence()), length(tokens) {
+    const size_t row = static_cast<size_t>(cache->config().num_kv_heads) * cache->config().head_dim;
+    k = Gaussian(row * tokens, seed);
+    v = Gaussian(row * tokens, seed + 1);
+    if (tokens > 0) Append(0, tokens);
+  }
+  void Append(int from, int n) {
+    const size_t row = static_cast<size_t>(cache->config().num_kv_heads) * cache->config().head_dim;
+    ASSERT_TRUE(cache->BeginAppend(seq, n).ok());
+    ASSERT_TRUE(cache->AppendLayer(seq, 0, &k[from * row], &v[from * row], pool).ok());
+    ASSERT_TRUE(cache->CommitAppend(seq).ok());
+  }
+  std::vector<float> Attention(const std::vector<float>& q, int q_heads, int64_t first, int n) {
+    std::vector<float> out(q.size());
+    const AttentionItem item{seq, first, n, q.data(), out.data()};
+    const Status s = Attend(*cache, 0, {q_heads, 0}, {&item, 1}, pool);
+    EXPECT_TRUE(s.ok()) << s.ToString();
+    return out;
+  }
+  std::unique_ptr<KvCache> cache;
+  SeqId seq;
+  int length;
+  std::vector<float> k, v;
+  ThreadPool pool{2};
+};
+
+// Softmax attention in double over the decoded rows of the cache: what the arithmetic must reach
+// up to the rounding of the query and weight digits.
+std::vector<float> Exact(Fixture& f, const std::vector<float>& q, int q_heads, int64_t position) {
+  const KvCache& cache = *f.cache;
+  const int dim = cache.config().head_dim, kv_heads = cache.config().num_kv_heads;
+  std::vector<float> out(static_cast<size_t>(q_heads) * dim);
+  for (int h = 0; h < q_heads; ++h) {
+    const int head = h / (q_heads / kv_heads);
+    const KvCache::HeadLayout& l = cache.layout(0, head);
+    std::vector<float> qr(q.begin() + h * dim, q.begin() + (h + 1) * dim);
+    const std::vector<float> q_plain = qr;
+    l.k_rotation.Forward(qr.data());
+    std::vector<double> scores;
+    std::vector<std::vector<float>> values;
+    for (int64_t b = 0; b <= position / kPageLen; ++b) {
+      std::vector<float> kd(static_cast<size_t>(kPageLen) * dim), vd(kd.size());
+      if (cache.rule().ReadsOpen(b, position / kPageLen)) {
+        const std::byte* s = cache.OpenSlot(f.seq, b) + l.open_offset;
+        DecodeOpenSide(Side::kK, dim, l.open.k_bits, s + l.open.k_values,
+                       reinterpret_cast<const float*>(s + l.open.k_scales), kd.data());
+        DecodeOpenSide(Side::kV, dim, l.open.v_bits, s + l.open.v_values,
+                       reinterpret_cast<const float*>(s + l.open.v_scales), vd.data());
+      } else {
+        const std::byte* s = cache.SealedSlot(f.seq, b);
+        const auto* r = reinterpret_cast<const uint8_t*>(s + l.record_offset);
+        const auto* info = reinterpret_cast<const RecordSideInfo*>(s + l.side_offset);
+        DecodeSealedSide(l.format.k, Side::kK, dim, r + l.record.k_codes, r + l.record.k_scales,
+                         info->k_base, kd.data());
+        DecodeSealedSide(l.format.v, Side::kV, dim, r + l.record.v_codes, r + l.record.v_scales,
+                         info->v_base, vd.data());
+      }
+      for (int t = 0; t < kPageLen && b * kPageLen + t <= position; ++t) {
+        double s = 0;
+        for (int c = 0; c < dim; ++c) s += static_cast<double>(qr[c]) * kd[t * dim + c];
+        if (!l.center.empty()) {
+          // q . R_t mu = -q . (0 - R_t mu)
+          std::vector<float> minus(static_cast<size_t>(dim), 0.f);
+          cache.center_table().Subtract(l.center, b * kPageLen + t, minus.data());
+          for (int c = 0; c < dim; ++c) s -= static_cast<double>(q_plain[c]) * minus[c];
+        }
+        scores.push_back(s / std::sqrt(static_cast<double>(dim)));
+        values.emplace_back(vd.begin() + t * dim, vd.begin() + (t + 1) * dim);
+      }
+    }
+    double top = -1e300, sum = 0;
+    for (const double s : scores) top = std::max(top, s);
+    std::vector<double> o(static_cast<size_t>(dim), 0.0);
+    for (size_t t = 0; t < scores.size(); ++t) {
+      const double p = std::exp(scores[t] - top);
+      sum += p;
+      for (int c = 0; c < dim; ++c) o[c] += p * values[t][c];
+    }
+    std::vector<float> row(static_cast<size_t>(dim));
+    for (int c = 0; c < dim; ++c) row[c] = static_cast<float>(o[c] / sum);
+    l.v_rotation.Inverse(row.data());
+    std::copy(row.begin(), row.end(), out.begin() + h * dim);
+  }
+  return out;
+}
+
+double RelativeDistance(const std::vector<float>& a, const std::vector<float>& b) {
+  double d = 0, n = 0;
+  for (size_t i = 0; i < a.size(); ++i) d += (a[i] - b[i]) * (a[i] - b[i]), n += b[i] * b[i];
+  return std::sqrt(d / n);
+}
+
+// Every K x V pair of registered formats, every ISA, odd lengths. Bound: query digits are rounded to
+// 1/127 of their largest and weights to 1/255: about 1 % of the output for random data, 2.5 % is
+// stated; 8-bit and f16 values have 16-bit or float digits: 0.1 %.
+TEST(Attend, MatchesExactAttentionOverTheStoredRows) {
+  for (const FormatInfo& kf : RegisteredFormats()) {
+    for (const FormatInfo& vf : RegisteredFormats()) {
+      const HeadFormat format = *ParsePreset(StrCat("k", kf.bits, "v", vf.bits));
+      const double bound = kf.bits > 4 && vf.bits > 4 ? 1e-3 : 2.5e-2;
+      for (const int tokens : {1, 63, 64, 65, 200, 577}) {
+        Fixture f(Config(format, 64), tokens);
+        const std::vector<float> q = Gaussian(3 * 64, 9);
+        const std::vector<float> want = Exact(f, q, 3, tokens - 1);
+        for (const std::string& isa : AvailableIsas()) {
+          ASSERT_TRUE(ForceIsa(isa).ok());
+          EXPECT_LT(RelativeDistance(f.Attention(q, 3, tokens - 1, 1), want), bound)
+              << isa << " " << PresetName(format) << " tokens " << tokens;
+        }
+        ResetIsa();
+      }
+    }
+  }
+}
+
+TEST(Attend, EveryHeadDimAndGroup) {
+  for (const int dim : {2, 59, 64, 80, 96, 112, 128, 160, 256, 512}) {
+    for (const char* preset : {"k3v2", "k4v8", "f16"}) {
+      for (const int group : {1, 3, 4, 5, 7}) {
+        Fixture f(Config(*ParsePreset(preset), dim, 2), 300);
+        const std::vector<float> q = Gaussian(static_cast<size_t>(2 * group) * dim, 4);
+        const std::vector<float> want = Exact(f, q, 2 * group, 299);
+        for (const std::string& isa : AvailableIsas()) {
+          ASSERT_TRUE(ForceIsa(isa).ok());
+          EXPECT_LT(RelativeDistance(f.Attention(q, 2 * group, 299, 1), want), 3e-2)
+              << isa << " " << preset << " dim " << dim << " group " << group;
+        }
+        ResetIsa();
+      }
+    }
+  }
+}
+
+// SIMD against the reference on the same integer digits: only float rounding and, rarely, a weight
+// digit that falls on the other side of a half step (1/255 of one weight) differ.
+TEST(Attend, EveryIsaIsCloseToTheReference) {
+  for (const FormatInfo& kf : RegisteredFormats()) {
+    for (const FormatInfo& vf : RegisteredFormats()) {
+      const HeadFormat format = *ParsePreset(StrCat("k", kf.bits, "v", vf.bits));
+      Fixture f(Config(format, 64), 500);
+      const std::vector<float> q = Gaussian(4 * 64, 5);
+      ASSERT_TRUE(ForceIsa("ref").ok());
+      const std::vector<float> want = f.Attention(q, 4, 499, 1);
+      for (const std::string& isa : AvailableIsas()) {
+        ASSERT_TRUE(ForceIsa(isa).ok());
+        EXPECT_LT(RelativeDistance(f.Attention(q, 4, 499, 1), want), 1e-3) << isa << " " << PresetName(format);
+      }
+      ResetIsa();
+    }
+  }
+}
+
+TEST(Attend, CentreIsPutBack) {
+  for (const int dim : {64, 59}) {
+    CacheConfig config = Config(*ParsePreset("k3v2"), dim);
+    config.formats[0].k = WithCenter(config.formats[0].k, Center::kRopeMean);
+    std::vector<float> mean = Gaussian(static_cast<size_t>(dim), 3);
+    for (float& m : mean) m *= 5;  // a bias far above the signal
+    config.centers = {MakeHeadCenter(mean, config.rope, 1000)};
+    Fixture f(config, 0);
+    // K = turned mean + signal.
+    const int tokens = 400;
+    f.k = Gaussian(static_cast<size_t>(tokens) * dim, 1);
+    f.v = Gaussian(static_cast<size_t>(tokens) * dim, 2);
+    std::vector<float> k_plain = f.k;
+    CenterTable table(config.rope);
+    table.EnsureBlocks(100);
+    for (int t = 0; t < tokens; ++t) {
+      std::vector<float> turned(static_cast<size_t>(dim), 0.f);
+      table.Subtract(config.centers[0], t, turned.data());
+      for (int c = 0; c < dim; ++c) f.k[t * dim + c] -= turned[c];
+    }
+    f.Append(0, tokens);
+    std::vector<float> q = Gaussian(static_cast<size_t>(dim), 6);
+    for (float& x : q) x *= 0.1f;  // or the bias alone decides the softmax
+    const std::vector<float> exact = Exact(f, q, 1, tokens - 1);
+    std::vector<float> got;
+    for (const std::string& isa : AvailableIsas()) {
+      ASSERT_TRUE(ForceIsa(isa).ok());
+      got = f.Attention(q, 1, tokens - 1, 1);
+      EXPECT_LT(RelativeDistance(got, exact), 2.5e-2) << isa;
+    }
+    ResetIsa();
+    // Without the centre the bias takes all the levels: the error is several times larger.
+    CacheConfig plain = config;
+    plain.formats[0].k = WithCenter(plain.formats[0].k, Center::kNone);
+    Fixture g(plain, 0);
+    g.k = f.k;
+    g.v = f.v;
+    g.Append(0, tokens);
+    CacheConfig f16 = Config(HeadFormat{}, dim);
+    Fixture h(f16, 0);
+    h.k = f.k;
+    h.v = f.v;
+    h.Append(0, tokens);
+    const std::vector<float> truth = h.Attention(q, 1, tokens - 1, 1);
+    EXPECT_LT(2 * RelativeDistance(got, truth), RelativeDistance(g.Attention(q, 1, tokens - 1, 1), truth));
+  }
+}
+
+// One arithmetic: any chunking of appends and queries, any number of threads, the same bits.
+TEST(Attend, ChunksAndThreadsGiveTheSameBits) {
+  for (const char* preset : {"k3v2", "k4v4", "k8v8", "f16", "k2v8"}) {
+    const int tokens = 700, heads = 4, dim = 64;
+    CacheConfig config = Config(*ParsePreset(preset), dim, 2);
+    const std::vector<float> q = Gaussian(static_cast<size_t>(tokens) * heads * dim, 8);
+    std::vector<std::vector<float>> results;
+    for (const int chunk : {700, 1, 37, 64, 128}) {
+      for (const int threads : {1, 2, 3}) {
+        if (chunk == 1 && threads != 2) continue;
+        auto cache = *KvCache::Create(config);
+        ThreadPool pool(threads);
+        const SeqId seq = cache->NewSequence();
+        const std::vector<float> k = Gaussian(static_cast<size_t>(tokens) * 2 * dim, 1);
+        const std::vector<float> v = Gaussian(static_cast<size_t>(tokens) * 2 * dim, 2);
+        std::vector<float> out(q.size());
+        for (int from = 0; from < tokens; from += chunk) {
+          const int n = std::min(chunk, tokens - from);
+          ASSERT_TRUE(cache->BeginAppend(seq, n).ok());
+          ASSERT_TRUE(cache->AppendLayer(seq, 0, &k[static_cast<size_t>(from) * 2 * dim],
+                                         &v[static_cast<size_t>(from) * 2 * dim], pool).ok());
+          const AttentionItem item{seq, from, n, &q[static_cast<size_t>(from) * heads * dim],
+                                   &out[static_cast<size_t>(from) * heads * dim]};
+          ASSERT_TRUE(Attend(*cache, 0, {heads, 0}, {&item, 1}, pool).ok());
+          ASSERT_TRUE(cache->CommitAppend(seq).ok());
+        }
+        results.push_back(std::move(out));
+      }
+    }
+    for (size_t i = 1; i < results.size(); ++i) EXPECT_EQ(results[0], results[i]) << preset << " run " << i;
+  }
+}
+
+// 131,072 equal weights, V = 1 + noise: the sums over 2048 blocks keep the mean of the stored rows
+// to 1e-3 (and f16 rows, which store V itself, that of V).
+TEST(Attend, LongSumsStayExact) {
+  const int tokens = 131072, dim = 16;
+  for (const char* preset : {"k3v2", "k3v4", "k8v8", "f16"}) {
+    Fixture f(Config(*ParsePreset(preset), dim), 0);
+    f.k.assign(static_cast<size_t>(tokens) * dim, 0.f);
+    f.v = Gaussian(f.k.size(), 7);
+    std::vector<double> mean(dim, 0.0);
+    for (size_t i = 0; i < f.v.size(); ++i) {
+      f.v[i] = 1 + 0.1f * f.v[i];
+      mean[i % dim] += f.v[i] / tokens;
+    }
+    f.Append(0, tokens);
+    const std::vector<float> q = Gaussian(dim, 8);
+    const std::vector<float> stored = Exact(f, q, 1, tokens - 1);
+    const std::vector<float> out = f.Attention(q, 1, tokens - 1, 1);
+    for (int c = 0; c < dim; ++c) {
+      EXPECT_NEAR(out[c], stored[c], 1e-3) << preset;
+      if (std::string(preset) == "f16") {
+        EXPECT_NEAR(out[c], mean[c], 1e-3);
+      }
+    }
+  }
+}
+
+TEST(Attend, BatchesOfUnevenSequences) {
+  CacheConfig config = Config(*ParsePreset("k4v4"), 64, 2);
+  auto cache = *KvCache::Create(config);
+  ThreadPool pool(2);
+  std::vector<SeqId> seqs;
+  const std::vector<int> lengths = {1, 130, 64, 700};
+  std::vector<std::vector<float>> q, alone, together;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    seqs.push_back(cache->NewSequence());
+    const size_t n = static_cast<size_t>(lengths[i]) * 2 * 64;
+    const std::vector<float> k = Gaussian(n, static_cast<unsigned>(i) + 20);
+    ASSERT_TRUE(cache->BeginAppend(seqs[i], lengths[i]).ok());
+    ASSERT_TRUE(cache->AppendLayer(seqs[i], 0, k.data(), k.data(), pool).ok());
+    ASSERT_TRUE(cache->CommitAppend(seqs[i]).ok());
+    q.push_back(Gaussian(6 * 64, static_cast<unsigned>(i)));
+    alone.emplace_back(q[i].size());
+    together.emplace_back(q[i].size());
+    const AttentionItem item{seqs[i], lengths[i] - 1, 1, q[i].data(), alone[i].data()};
+    ASSERT_TRUE(Attend(*cache, 0, {6, 0}, {&item, 1}, pool).ok());
+  }
+  std::vector<AttentionItem> items;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    items.push_back({seqs[i], lengths[i] - 1, 1, q[i].data(), together[i].data()});
+  }
+  ASSERT_TRUE(Attend(*cache, 0, {6, 0}, items, pool).ok());
+  EXPECT_EQ(alone, together);
+}
+
+TEST(Attend, ZeroKeysAndValues) {
+  for (const char* preset : {"k3v2", "k8v8", "f16"}) {
+    Fixture f(Config(*ParsePreset(preset), 64), 0);
+    f.k.assign(300 * 64, 0.f);
+    f.v.assign(300 * 64, 0.f);
+    f.Append(0, 300);
+    const std::vector<float> out = f.Attention(Gaussian(64, 1), 1, 299, 1);
+    for (const float o : out) EXPECT_EQ(o, 0.f) << preset;
+  }
+}
+
+TEST(Attend, Errors) {
+  Fixture f(Config(*ParsePreset("k4v4"), 64, 2), 10);
+  std::vector<float> q(3 * 64), out(3 * 64);
+  AttentionItem item{f.seq, 9, 1, q.data(), out.data()};
+  EXPECT_EQ(Attend(*f.cache, 0, {3, 0}, {&item, 1}, f.pool).message(),
+            "attention: 3 query heads are not a multiple of 2 KV heads");
+  EXPECT_EQ(Attend(*f.cache, 1, {2, 0}, {&item, 1}, f.pool).message(), "attention: layer 1 of 1");
+  item.first_pos = 10;
+  EXPECT_EQ(Attend(*f.cache, 0, {2, 0}, {&item, 1}, f.pool).message(),
+            StrCat("attention: queries at positions 10 to 10; sequence ", f.seq, " has 10 tokens"));
+  item.seq = 99;
+  EXPECT_EQ(Attend(*f.cache, 0, {2, 0}, {&item, 1}, f.pool).code(), StatusCode::kNotFound);
+  // Far back, the open rows are gone.
+  Fixture g(Config(*ParsePreset("k4v4"), 64), 1000);
+  AttentionItem old{g.seq, 300, 1, q.data(), out.data()};
+  EXPECT_EQ(Attend(*g.cache, 0, {1, 0}, {&old, 1}, g.pool).code(), StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace tq

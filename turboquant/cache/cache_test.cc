@@ -1,0 +1,191 @@
+#include "turboquant/cache/cache.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "turboquant/cache/cache_test_util.h"
+
+namespace tq {
+namespace {
+
+using testing_util::Driver;
+using testing_util::SmallConfig;
+
+TEST(KvCache, CountsWhatItAllocates) {
+  for (const char* preset : {"k3v2", "k4v4", "k8v8", "f16"}) {
+    Driver d(SmallConfig(preset));
+    const SeqId seq = d.cache->NewSequence();
+    d.Append(seq, 64 * 10 + 5);
+    const CacheBytes bytes = d.cache->Bytes();
+    EXPECT_EQ(bytes.total(), bytes.payload + bytes.scales + bytes.window + bytes.tables);
+    const HeadFormat f = *ParsePreset(preset);
+    const size_t heads = 4;
+    const size_t sealed = heads * (RecordLayout::For(f, 32).bytes + sizeof(RecordSideInfo));
+    const size_t open = heads * OpenLayout::For(f, RecentType::kQ8, 32).bytes;
+    // Block 10 is the query's; the window holds 8, 9; block 0 is the sink; 64 tokens of rollback
+    // keep block 7. Blocks 1 to 7 are sealed.
+    EXPECT_EQ(d.cache->num_sealed_slots(), 7);
+    EXPECT_EQ(d.cache->num_open_slots(), 5);
+    EXPECT_EQ(bytes.payload + bytes.scales, 7 * sealed);
+    EXPECT_EQ(bytes.window, 5 * open);
+    EXPECT_DOUBLE_EQ(d.cache->BitsPerValue(), BitsPerValue(f, 32));
+    ASSERT_TRUE(d.cache->Free(seq).ok());
+    EXPECT_EQ(d.cache->Bytes().total(), 0u);
+  }
+}
+
+TEST(KvCache, MixedFormatsPerLayerAndHead) {
+  CacheConfig config = SmallConfig("k3v2");
+  config.formats[1] = *ParsePreset("k4v8");
+  config.formats[2] = *ParsePreset("f16");
+  config.formats[3] = *ParsePreset("k8v2");
+  Driver d(config);
+  const SeqId seq = d.cache->NewSequence();
+  d.Append(seq, 700);
+  size_t sealed = 0;
+  for (const HeadFormat& f : config.formats) {
+    sealed += RecordLayout::For(f, 32).bytes + sizeof(RecordSideInfo);
+  }
+  EXPECT_EQ(d.cache->Bytes().payload + d.cache->Bytes().scales,
+            sealed * static_cast<size_t>(d.cache->num_sealed_slots()));
+}
+
+TEST(KvCache, ForksShareAndCopyOnWrite) {
+  Driver d(SmallConfig("k3v2"));
+  const SeqId a = d.cache->NewSequence();
+  d.Append(a, 100);
+  const int64_t slots = d.cache->num_open_slots();
+  const SeqId b = d.Fork(a);
+  EXPECT_EQ(d.cache->num_open_slots(), slots);
+  d.Append(b, 3);  // the partial block is copied
+  EXPECT_EQ(d.cache->num_open_slots(), slots + 1);
+  EXPECT_EQ(*d.cache->Length(a), 100);
+  EXPECT_EQ(*d.cache->Length(b), 103);
+  d.ExpectEqualToFresh(a);
+  d.ExpectEqualToFresh(b);
+}
+
+TEST(KvCache, ForksShareSealedBlocks) {
+  Driver d(SmallConfig("k3v2"));
+  const SeqId a = d.cache->NewSequence();
+  d.Append(a, 256);
+  const SeqId b = d.Fork(a);
+  d.Append(a, 256);
+  const int64_t sealed = d.cache->num_sealed_slots();
+  d.Append(b, 64);  // reads block 1 sealed: a sealed it from the shared open block
+  EXPECT_EQ(d.cache->num_sealed_slots(), sealed);
+  d.ExpectEqualToFresh(a);
+  d.ExpectEqualToFresh(b);
+}
+
+TEST(KvCache, TruncateWithinRollbackIsExact) {
+  for (const int back : {1, 5, 63, 64}) {
+    for (const int length : {64, 65, 300, 448, 511}) {
+      Driver d(SmallConfig("k3v2"));
+      const SeqId seq = d.cache->NewSequence();
+      d.Append(seq, length);
+      const TruncateResult r = d.Truncate(seq, std::max(0, length - back));
+      EXPECT_TRUE(r.exact) << length << " - " << back;
+      d.Append(seq, 70);
+      d.ExpectEqualToFresh(seq);
+    }
+  }
+}
+
+TEST(KvCache, TruncateFurtherSaysSo) {
+  Driver d(SmallConfig("k3v2"));
+  const SeqId seq = d.cache->NewSequence();
+  d.Append(seq, 640);
+  EXPECT_FALSE(d.Truncate(seq, 250).exact);
+  EXPECT_EQ(*d.cache->Length(seq), 250);
+  d.Append(seq, 200);  // goes on
+  Driver e(SmallConfig("f16"));
+  const SeqId f16 = e.cache->NewSequence();
+  e.Append(f16, 640);
+  EXPECT_TRUE(e.Truncate(f16, 250).exact);  // nothing was lost
+  e.Append(f16, 100);
+  e.ExpectEqualToFresh(f16);
+}
+
+TEST(KvCache, AbortLeavesTheSequenceAsItWas) {
+  Driver d(SmallConfig("k3v2"));
+  const SeqId seq = d.cache->NewSequence();
+  d.Append(seq, 500);
+  const int64_t open = d.cache->num_open_slots(), sealed = d.cache->num_sealed_slots();
+  ASSERT_TRUE(d.cache->BeginAppend(seq, 200).ok());
+  ASSERT_TRUE(d.cache->AbortAppend(seq).ok());
+  EXPECT_EQ(*d.cache->Length(seq), 500);
+  EXPECT_EQ(d.cache->num_open_slots(), open);
+  EXPECT_EQ(d.cache->num_sealed_slots(), sealed);
+  d.Append(seq, 200);
+  d.ExpectEqualToFresh(seq);
+}
+
+TEST(KvCache, LimitRefusesAndKeeps) {
+  CacheConfig config = SmallConfig("k3v2");
+  config.max_bytes = 100000;
+  Driver d(config);
+  const SeqId seq = d.cache->NewSequence();
+  d.Append(seq, 64);
+  const Status s = d.cache->BeginAppend(seq, 100000);
+  EXPECT_EQ(s.code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(s.message().find("the limit is 100000"), std::string::npos) << s.message();
+  d.Append(seq, 10);
+  d.ExpectEqualToFresh(seq);
+}
+
+TEST(KvCache, CountsNonFiniteValuesAndLogsTheFirst) {
+  CacheConfig config = SmallConfig("k3v2");
+  std::vector<std::string> lines;
+  config.log = [&](LogLevel, const std::string& m) { lines.push_back(m); };
+  Driver d(config);
+  const SeqId seq = d.cache->NewSequence();
+  std::vector<float> k(3 * 2 * 32, 1.f), v(k);
+  k[2 * 64 + 33] = std::numeric_limits<float>::quiet_NaN();
+  v[5] = std::numeric_limits<float>::infinity();
+  ASSERT_TRUE(d.cache->BeginAppend(seq, 3).ok());
+  for (int layer = 0; layer < 2; ++layer) {
+    ASSERT_TRUE(d.cache->AppendLayer(seq, layer, k.data(), v.data(), d.pool).ok());
+  }
+  ASSERT_TRUE(d.cache->CommitAppend(seq).ok());
+  EXPECT_EQ(d.cache->counters().nonfinite_values, 4u);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].find("layer 0, KV head 0"), std::string::npos) << lines[0];
+}
+
+TEST(KvCache, Errors) {
+  Driver d(SmallConfig("k3v2"));
+  const SeqId seq = d.cache->NewSequence();
+  EXPECT_EQ(d.cache->Length(99).status().message(), "cache: there is no sequence 99");
+  EXPECT_EQ(d.cache->BeginAppend(seq, 0).message(), "cache: cannot append 0 tokens");
+  EXPECT_EQ(d.cache->AppendLayer(seq, 0, nullptr, nullptr, d.pool).code(),
+            StatusCode::kFailedPrecondition);
+  EXPECT_EQ(d.cache->CommitAppend(seq).code(), StatusCode::kFailedPrecondition);
+  d.Append(seq, 10);
+  EXPECT_EQ(d.cache->Truncate(seq, 11).status().message(),
+            StrCat("cache: cannot truncate sequence ", seq, " of 10 tokens to 11"));
+  ASSERT_TRUE(d.cache->BeginAppend(seq, 1).ok());
+  EXPECT_EQ(d.cache->Fork(seq).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(d.cache->BeginAppend(seq, 1).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(d.cache->CommitAppend(seq).message(), "cache: layer 0 of 2 was not written in this append");
+}
+
+TEST(CacheConfig, NamesWhatIsWrong) {
+  CacheConfig c = SmallConfig("k3v2");
+  c.head_dim = 1000;
+  EXPECT_EQ(c.Validate().message(), "cache: head_dim = 1000; it must be 2 to 512");
+  c = SmallConfig("k3v2");
+  c.formats.pop_back();
+  EXPECT_EQ(c.Validate().message(), "cache: 3 head formats for 2 layers x 2 KV heads = 4");
+  c = SmallConfig("k3v2");
+  c.formats[2].k.bits = 7;
+  EXPECT_EQ(c.Validate().message(),
+            "layer 1, KV head 0, K: no codec with 7 bits; supported: 2, 3, 4, 8, 16 (f16)");
+  c = SmallConfig("k3v2");
+  c.formats[0].k = WithCenter(c.formats[0].k, Center::kRopeMean);
+  EXPECT_EQ(c.Validate().code(), StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace tq
