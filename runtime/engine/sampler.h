@@ -25,7 +25,7 @@ class Sampler {
  public:
   explicit Sampler(const SamplingParams& params) : params_(params), state_(params.seed) {}
   // Deterministic: the same seed, logits and history give the same token. Ties in greedy go to the
-  // lowest id; NaN logits are never chosen.
+  // lowest id; NaN logits are never chosen; -1 when there is nothing else (or nothing at all).
   int32_t Sample(std::span<const float> logits, std::span<const int32_t> history);
 
  private:

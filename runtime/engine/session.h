@@ -57,7 +57,9 @@ class Session {
   // Logits after the last token; empty before the first.
   std::span<const float> last_logits() const { return last_logits_; }
 
-  // Continues from the last logits. on_text streams complete characters.
+  // Continues from the last logits. on_text streams complete characters. Every token of the result
+  // is part of the sequence afterwards; a stop token is in neither. Text of special tokens is left
+  // out; text that may be the beginning of a stop string is held back until that is known.
   using TextSink = std::function<void(const std::string&)>;
   Result<GenerateResult> Generate(const Tokenizer& tokenizer, const GenerateOptions& options,
                                   const TextSink& on_text = {});
@@ -73,7 +75,11 @@ class Session {
   std::unique_ptr<KvCache> cache_;
   SeqId seq_ = 0;
   int64_t context_ = 0;
-  std::vector<float> last_logits_;
+  std::vector<float> last_logits_, next_logits_;
+  std::vector<TokenId> history_;  // of the sequence
+  // Prefilled since the last Generate: what its result reports.
+  int64_t prefilled_tokens_ = 0;
+  double prefilled_seconds_ = 0;
 };
 
 }  // namespace tq

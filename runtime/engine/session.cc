@@ -1,0 +1,173 @@
+// Prefill in chunks, decode token by token, stop where the request says so.
+#include "runtime/engine/session.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "runtime/engine/stop_strings.h"
+
+namespace tq {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+bool IsSet(const std::atomic<bool>* flag) {
+  return flag != nullptr && flag->load(std::memory_order_relaxed);
+}
+
+Status CheckOptions(const GenerateOptions& options) {
+  if (options.max_tokens < 0) {
+    return InvalidArgument("max_tokens = ", options.max_tokens, ": expected 0 or more");
+  }
+  for (const std::string& stop : options.stop) {
+    if (stop.empty()) return InvalidArgument("a stop string is empty");
+  }
+  return options.sampling.Validate();
+}
+
+}  // namespace
+
+const char* FinishReasonName(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop: return "stop";
+    case FinishReason::kLength: return "length";
+    case FinishReason::kContext: return "context";
+    case FinishReason::kCancelled: return "cancelled";
+  }
+  return "";
+}
+
+Result<std::unique_ptr<Session>> Session::Create(Model& model, CacheConfig cache_config,
+                                                 int64_t context) {
+  if (context < 1) return InvalidArgument("context = ", context, ": expected 1 or more tokens");
+  std::unique_ptr<Session> session(new Session());
+  TQ_ASSIGN_OR_RETURN(session->cache_, KvCache::Create(std::move(cache_config)));
+  session->model_ = &model;
+  session->seq_ = session->cache_->NewSequence();
+  session->context_ = context;
+  return session;
+}
+
+Session::~Session() = default;
+
+int64_t Session::length() const { return static_cast<int64_t>(history_.size()); }
+
+Status Session::Prefill(std::span<const TokenId> tokens, const LogitsSink& on_logits,
+                        const ProgressSink& progress, const std::atomic<bool>* cancel) {
+  if (tokens.empty()) return InvalidArgument("there are no tokens to read: the prompt is empty");
+  const auto count = static_cast<int64_t>(tokens.size());
+  if (length() + count > context_) {
+    return InvalidArgument("the prompt has ", count, " tokens after ", length(),
+                           " in the sequence, but the context is ", context_,
+                           "; shorten it or raise the context");
+  }
+  const Clock::time_point start = Clock::now();
+  for (size_t done = 0; done < tokens.size();) {
+    if (IsSet(cancel)) {
+      return Cancelled("reading the prompt was cancelled after ", done, " of ", count, " tokens");
+    }
+    const size_t n = std::min<size_t>(kPrefillChunk, tokens.size() - done);
+    const bool last = done + n == tokens.size();
+    const ForwardItem item = {
+        .seq = seq_, .tokens = tokens.subspan(done, n), .all_logits = static_cast<bool>(on_logits)};
+    TQ_RETURN_IF_ERROR(
+        model_->Forward(*cache_, {&item, 1}, on_logits || last ? &next_logits_ : nullptr));
+    const int64_t first_pos = length();
+    history_.insert(history_.end(), item.tokens.begin(), item.tokens.end());
+    last_logits_.clear();
+    if (on_logits || last) {
+      const auto vocab = static_cast<std::ptrdiff_t>(model_->arch().vocab_size);
+      last_logits_.assign(next_logits_.end() - vocab, next_logits_.end());
+    }
+    done += n;
+    prefilled_tokens_ += static_cast<int64_t>(n);
+    if (on_logits) TQ_RETURN_IF_ERROR(on_logits(first_pos, next_logits_));
+    if (!ReportProgress(progress, done, tokens.size(), "prefill") && !last) {
+      return Cancelled("reading the prompt was cancelled after ", done, " of ", count, " tokens");
+    }
+  }
+  prefilled_seconds_ += SecondsSince(start);
+  return OkStatus();
+}
+
+Status Session::Decode(TokenId token) {
+  if (length() >= context_) {
+    return InvalidArgument("the sequence has ", length(), " tokens and the context is ", context_,
+                           ": there is no room for another");
+  }
+  const ForwardItem item = {.seq = seq_, .tokens = {&token, 1}};
+  TQ_RETURN_IF_ERROR(model_->Forward(*cache_, {&item, 1}, &next_logits_));
+  history_.push_back(token);
+  std::swap(last_logits_, next_logits_);
+  return OkStatus();
+}
+
+Result<GenerateResult> Session::Generate(const Tokenizer& tokenizer,
+                                         const GenerateOptions& options,
+                                         const TextSink& on_text) {
+  TQ_RETURN_IF_ERROR(CheckOptions(options));
+  if (last_logits_.empty()) {
+    return FailedPrecondition("there is nothing to continue from: prefill a prompt first");
+  }
+  GenerateResult result;
+  result.prompt_tokens = std::exchange(prefilled_tokens_, 0);
+  result.prefill_seconds = std::exchange(prefilled_seconds_, 0.0);
+
+  Sampler sampler(options.sampling);
+  StreamDecoder decoder(tokenizer);
+  StopStrings stops(options.stop);
+  const auto show = [&](const std::string& text) {
+    if (text.empty()) return;
+    result.text += text;
+    if (on_text) on_text(text);
+  };
+  for (;;) {
+    if (result.tokens.size() >= static_cast<size_t>(options.max_tokens)) {
+      result.finish_reason = FinishReason::kLength;
+      break;
+    }
+    if (length() >= context_) {
+      result.finish_reason = FinishReason::kContext;
+      break;
+    }
+    if (IsSet(options.cancel)) {
+      result.finish_reason = FinishReason::kCancelled;
+      break;
+    }
+    const TokenId token = sampler.Sample(last_logits_, history_);
+    if (token < 0) {
+      return DataLoss("the logits after token ", length(),
+                      " are not numbers: the model's weights or its cache are damaged");
+    }
+    if (tokenizer.IsStop(token) && !options.ignore_stop_tokens) {
+      result.finish_reason = FinishReason::kStop;
+      break;
+    }
+    if (!tokenizer.IsSpecial(token)) show(stops.Push(decoder.Push(token)));
+    const Clock::time_point start = Clock::now();
+    TQ_RETURN_IF_ERROR(Decode(token));
+    result.token_seconds.push_back(SecondsSince(start));
+    result.decode_seconds += result.token_seconds.back();
+    result.tokens.push_back(token);
+    if (stops.stopped()) {
+      result.finish_reason = FinishReason::kStop;
+      break;
+    }
+  }
+  show(stops.Push(decoder.Finish()));
+  show(stops.Finish());
+  return result;
+}
+
+Result<TruncateResult> Session::Truncate(int64_t len) {
+  TQ_ASSIGN_OR_RETURN(const TruncateResult result, cache_->Truncate(seq_, len));
+  if (len < length()) last_logits_.clear();
+  history_.resize(static_cast<size_t>(len));
+  return result;
+}
+
+}  // namespace tq

@@ -1,0 +1,144 @@
+// One forward pass of the llama architecture, from token ids to logits.
+#include <algorithm>
+
+#include "runtime/model/llama.h"
+
+namespace tq {
+namespace {
+
+// Scratch buffers of the backend, [rows][...].
+enum BufferIndex { kHidden, kNormed, kQ, kK, kV, kGate, kUp, kAttention };
+
+Status CheckShape(const Architecture& a, const CacheConfig& c) {
+  if (c.num_layers == a.num_layers && c.num_kv_heads == a.num_kv_heads &&
+      c.head_dim == a.head_dim) {
+    return OkStatus();
+  }
+  return InvalidArgument("the cache has ", c.num_layers, " layers of ", c.num_kv_heads,
+                         " KV heads of ", c.head_dim, "; the model has ", a.num_layers, " of ",
+                         a.num_kv_heads, " of ", a.head_dim);
+}
+
+}  // namespace
+
+Result<LlamaModel::Batch> LlamaModel::CheckItems(const KvCache& cache,
+                                                 std::span<const ForwardItem> items) const {
+  TQ_RETURN_IF_ERROR(CheckShape(arch_, cache.config()));
+  Batch batch;
+  if (items.empty()) return InvalidArgument("a forward pass over no items");
+  for (size_t i = 0; i < items.size(); ++i) {
+    const ForwardItem& item = items[i];
+    TQ_ASSIGN_OR_RETURN(const int64_t length, cache.Length(item.seq));
+    if (item.tokens.empty()) return InvalidArgument("item ", i, " of the forward pass has no tokens");
+    for (size_t j = 0; j < i; ++j) {
+      if (items[j].seq == item.seq) {
+        return InvalidArgument("sequence ", item.seq, " appears twice in one forward pass: items ",
+                               j, " and ", i);
+      }
+    }
+    if (item.tokens.size() + batch.tokens.size() > kMaxForwardTokens) {
+      return InvalidArgument("a forward pass over more than ", kMaxForwardTokens, " tokens (",
+                             item.tokens.size() + batch.tokens.size(),
+                             "): cut it into several calls");
+    }
+    batch.first_positions.push_back(length);
+    for (size_t t = 0; t < item.tokens.size(); ++t) {
+      const int32_t token = item.tokens[t];
+      if (token < 0 || token >= arch_.vocab_size) {
+        return InvalidArgument("token ", token, " at position ", length + static_cast<int64_t>(t),
+                               ": the vocabulary has ", arch_.vocab_size);
+      }
+      if (item.all_logits || t + 1 == item.tokens.size()) {
+        batch.logit_rows.push_back(static_cast<int>(batch.tokens.size()));
+      }
+      batch.tokens.push_back(token);
+      batch.positions.push_back(length + static_cast<int64_t>(t));
+    }
+  }
+  return batch;
+}
+
+Status LlamaModel::Forward(KvCache& cache, std::span<const ForwardItem> items,
+                           std::vector<float>* logits) {
+  TQ_ASSIGN_OR_RETURN(const Batch batch, CheckItems(cache, items));
+  Status status;
+  size_t begun = 0;
+  for (; begun < items.size() && status.ok(); ++begun) {
+    status = cache.BeginAppend(items[begun].seq, static_cast<int>(items[begun].tokens.size()));
+    if (!status.ok()) break;
+  }
+  if (status.ok()) status = RunLayers(cache, items, batch, logits);
+  for (size_t i = 0; i < begun; ++i) {
+    const Status end = status.ok() ? cache.CommitAppend(items[i].seq)
+                                   : cache.AbortAppend(items[i].seq);
+    TQ_CHECK(end.ok());  // both only end what BeginAppend began
+  }
+  return status;
+}
+
+Status LlamaModel::RunLayers(KvCache& cache, std::span<const ForwardItem> items,
+                             const Batch& batch, std::vector<float>* logits) {
+  const Architecture& a = arch_;
+  Backend& b = *backend_;
+  const int rows = static_cast<int>(batch.tokens.size());
+  const int64_t hidden = a.hidden_dim, ffn = a.ffn_dim;
+  const int64_t q_dim = int64_t{a.num_q_heads} * a.head_dim;
+  const int64_t kv_dim = int64_t{a.num_kv_heads} * a.head_dim;
+  const auto n = static_cast<size_t>(rows);
+  TQ_ASSIGN_OR_RETURN(float* const x, b.Buffer(kHidden, n * hidden));
+  TQ_ASSIGN_OR_RETURN(float* const normed, b.Buffer(kNormed, n * hidden));
+  TQ_ASSIGN_OR_RETURN(float* const q, b.Buffer(kQ, n * q_dim));
+  TQ_ASSIGN_OR_RETURN(float* const k, b.Buffer(kK, n * kv_dim));
+  TQ_ASSIGN_OR_RETURN(float* const v, b.Buffer(kV, n * kv_dim));
+  TQ_ASSIGN_OR_RETURN(float* const gate, b.Buffer(kGate, n * ffn));
+  TQ_ASSIGN_OR_RETURN(float* const up, b.Buffer(kUp, n * ffn));
+  TQ_ASSIGN_OR_RETURN(float* const attended, b.Buffer(kAttention, n * q_dim));
+
+  std::vector<AppendItem> appends;
+  std::vector<AttentionItem> queries;
+  int64_t row = 0;
+  for (size_t i = 0; i < items.size(); ++i) {
+    appends.push_back({.seq = items[i].seq, .k = k + row * kv_dim, .v = v + row * kv_dim});
+    queries.push_back({.seq = items[i].seq,
+                       .first_pos = batch.first_positions[i],
+                       .num_tokens = static_cast<int>(items[i].tokens.size()),
+                       .q = q + row * q_dim,
+                       .out = attended + row * q_dim});
+    row += static_cast<int64_t>(items[i].tokens.size());
+  }
+  const AttentionParams params = {.num_q_heads = a.num_q_heads};
+
+  b.SetPositions(a.rope, batch.positions);
+  b.Embed(embedding_, batch.tokens, x);
+  for (int l = 0; l < a.num_layers; ++l) {
+    const Layer& w = layers_[static_cast<size_t>(l)];
+    b.RmsNorm(x, w.attention_norm, rows, hidden, a.norm_eps, normed);
+    const LinearPart qkv[] = {{w.q, w.q_bias, q}, {w.k, w.k_bias, k}, {w.v, w.v_bias, v}};
+    b.Linear(qkv, normed, rows);
+    b.ApplyRope(q, a.num_q_heads, a.head_dim);
+    b.ApplyRope(k, a.num_kv_heads, a.head_dim);
+    TQ_RETURN_IF_ERROR(b.Append(cache, l, appends));
+    TQ_RETURN_IF_ERROR(b.Attend(cache, l, params, queries));
+    const LinearPart o[] = {{w.o, w.o_bias, normed}};
+    b.Linear(o, attended, rows);
+    b.Add(x, normed, rows, hidden);
+
+    b.RmsNorm(x, w.ffn_norm, rows, hidden, a.norm_eps, normed);
+    const LinearPart gate_up[] = {{w.gate, VectorId::kNone, gate}, {w.up, VectorId::kNone, up}};
+    b.Linear(gate_up, normed, rows);
+    b.SiluMul(gate, up, rows, ffn);
+    const LinearPart down[] = {{w.down, VectorId::kNone, normed}};
+    b.Linear(down, gate, rows);
+    b.Add(x, normed, rows, hidden);
+  }
+
+  if (logits == nullptr) return OkStatus();
+  const int out_rows = static_cast<int>(batch.logit_rows.size());
+  b.GatherRows(x, batch.logit_rows, hidden, normed);
+  b.RmsNorm(normed, output_norm_, out_rows, hidden, a.norm_eps, normed);
+  logits->resize(static_cast<size_t>(out_rows) * static_cast<size_t>(a.vocab_size));
+  b.Logits(head_, normed, out_rows, logits->data());
+  return OkStatus();
+}
+
+}  // namespace tq

@@ -1,0 +1,58 @@
+// The llama architecture: handles of its weights. load.cc fills them, forward.cc uses them.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/model/backend.h"
+#include "runtime/model/model.h"
+
+namespace tq {
+
+class LlamaModel : public Model {
+ public:
+  // Everything but the map of the file, which the caller has opened.
+  static Result<std::unique_ptr<LlamaModel>> Create(std::unique_ptr<GgufFile> file,
+                                                    std::unique_ptr<Backend> backend,
+                                                    const ProgressSink& progress);
+
+  WeightInfo weights() const override;
+  std::vector<std::vector<float>> KBias() const override { return k_bias_; }
+  Status Forward(KvCache& cache, std::span<const ForwardItem> items,
+                 std::vector<float>* logits) override;
+
+  // Most tokens of one call: bounds the scratch memory.
+  static constexpr int kMaxForwardTokens = 8192;
+
+ private:
+  struct Layer {
+    VectorId attention_norm, ffn_norm;
+    MatrixId q, k, v, o, gate, up, down;
+    VectorId q_bias = VectorId::kNone, k_bias = VectorId::kNone, v_bias = VectorId::kNone,
+             o_bias = VectorId::kNone;
+  };
+  // Rows of a call: all items' tokens, one item after the other.
+  struct Batch {
+    std::vector<int32_t> tokens;
+    std::vector<int64_t> positions;
+    std::vector<int64_t> first_positions;  // of each item
+    std::vector<int> logit_rows;
+  };
+  friend class LlamaLoader;
+
+  LlamaModel() = default;
+  Result<Batch> CheckItems(const KvCache& cache, std::span<const ForwardItem> items) const;
+  Status RunLayers(KvCache& cache, std::span<const ForwardItem> items, const Batch& batch,
+                   std::vector<float>* logits);
+
+  std::unique_ptr<Backend> backend_;
+  std::vector<Layer> layers_;
+  MatrixId embedding_ = MatrixId::kNone, head_ = MatrixId::kNone;  // equal when tied
+  VectorId output_norm_ = VectorId::kNone;
+  std::vector<std::vector<float>> k_bias_;  // [num_layers * num_kv_heads][head_dim], or empty
+  std::map<std::string, int> type_counts_;
+};
+
+}  // namespace tq
