@@ -1,0 +1,43 @@
+"""What the bench scripts share: the machine and versions that stand in every result file."""
+import json
+import os
+import pathlib
+import platform
+import re
+import statistics
+import subprocess
+
+ROOT = pathlib.Path(__file__).parents[1].resolve()
+TQ = ROOT / "build" / "cli" / "tq"
+MODEL = ROOT / ".cache" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+TEXT = ROOT / ".cache" / "bible.txt"
+RESULTS = ROOT / "bench" / "results"
+
+
+def output(*command):
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def machine():
+    info = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    name = re.search(r"model name\s*: (.*)", info)
+    flags = set(re.search(r"flags\s*: (.*)", info).group(1).split())
+    shown = [f for f in ("avx2", "avx512f", "avx512_vnni", "avx512_vbmi", "avx_vnni") if f in flags]
+    return {"processor": name.group(1).strip() if name else platform.machine(),
+            "cores": os.cpu_count(), "isa": shown,
+            "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+            "kernel": platform.release(), "load_before": round(os.getloadavg()[0], 2),
+            "compiler": output("g++", "--version").splitlines()[0],
+            "commit": output("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD").strip()}
+
+
+def spread(values):
+    return {"median": statistics.median(values), "min": min(values), "max": max(values),
+            "runs": len(values)}
+
+
+def write(name, result):
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path = RESULTS / name
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(f"wrote {path.relative_to(ROOT)}")
