@@ -95,6 +95,11 @@ Status WriteFileAtomic(const std::string& path, std::string_view contents) {
   return OkStatus();
 }
 
+Status MakeDirectory(const std::string& path) {
+  if (::mkdir(path.c_str(), 0755) == 0 || (errno == EEXIST && IsDirectory(path))) return OkStatus();
+  return FromErrno("cannot make the folder", path, errno);
+}
+
 bool FileExists(const std::string& path) {
   struct stat st {};
   return ::stat(path.c_str(), &st) == 0;

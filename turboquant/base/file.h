@@ -16,6 +16,9 @@ Result<std::string> ReadFile(const std::string& path);
 // written to directly.
 Status WriteFileAtomic(const std::string& path, std::string_view contents);
 
+// Makes one folder; one that exists already is fine.
+Status MakeDirectory(const std::string& path);
+
 bool FileExists(const std::string& path);
 bool IsDirectory(const std::string& path);
 

@@ -1,0 +1,496 @@
+#include "turboquant/calibrate/profile.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "turboquant/base/file.h"
+#include "turboquant/base/safetensors.h"
+#include "turboquant/calibrate/head_selection.h"
+
+namespace tq {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Reads fields of one object, names them in errors, and remembers which were read.
+class Fields {
+ public:
+  Fields(const Json& json, std::string where) : json_(json), where_(std::move(where)) {}
+
+  Status CheckObject() const {
+    if (json_.is_object()) return OkStatus();
+    return InvalidArgument(where_, " is ", json_.type_name(), "; an object was expected");
+  }
+  bool Has(const char* key) const { return json_.contains(key); }
+  Status Missing(const char* key) const { return InvalidArgument(where_, ".", key, " is missing"); }
+
+  // An absent field leaves *out alone.
+  Status Int(const char* key, int64_t low, int64_t high, int64_t* out) {
+    const Json* v = Get(key);
+    if (v == nullptr) return OkStatus();
+    if (!v->is_number_integer()) return Wrong(key, *v, "an integer");
+    const int64_t n = v->get<int64_t>();
+    if (n < low || n > high) {
+      return InvalidArgument(where_, ".", key, " is ", n, "; it must be ", low, " to ", high);
+    }
+    *out = n;
+    return OkStatus();
+  }
+  Status Int(const char* key, int low, int high, int* out) {
+    int64_t n = *out;
+    TQ_RETURN_IF_ERROR(Int(key, static_cast<int64_t>(low), static_cast<int64_t>(high), &n));
+    *out = static_cast<int>(n);
+    return OkStatus();
+  }
+  Status Number(const char* key, double* out) {
+    const Json* v = Get(key);
+    if (v == nullptr) return OkStatus();
+    if (!v->is_number()) return Wrong(key, *v, "a number");
+    *out = v->get<double>();
+    return OkStatus();
+  }
+  Status Bool(const char* key, bool* out) {
+    const Json* v = Get(key);
+    if (v == nullptr) return OkStatus();
+    if (!v->is_boolean()) return Wrong(key, *v, "true or false");
+    *out = v->get<bool>();
+    return OkStatus();
+  }
+  Status String(const char* key, std::string* out) {
+    const Json* v = Get(key);
+    if (v == nullptr) return OkStatus();
+    if (!v->is_string()) return Wrong(key, *v, "a string");
+    *out = v->get<std::string>();
+    return OkStatus();
+  }
+  // 64-bit hashes are hexadecimal strings: JSON numbers lose bits in many readers.
+  Status Hash(const char* key, std::optional<uint64_t>* out) {
+    std::string text;
+    TQ_RETURN_IF_ERROR(String(key, &text));
+    if (text.empty()) return OkStatus();
+    uint64_t n = 0;
+    const auto r = std::from_chars(text.data(), text.data() + text.size(), n, 16);
+    if (r.ec != std::errc() || r.ptr != text.data() + text.size()) {
+      return InvalidArgument(where_, ".", key, " is '", text, "'; a hexadecimal hash was expected");
+    }
+    *out = n;
+    return OkStatus();
+  }
+  // One of `names`; those in `planned` are refused as unsupported. Sets *out to the index.
+  Status Choice(const char* key, std::initializer_list<const char*> names,
+                std::initializer_list<const char*> planned, int* out) {
+    std::string text;
+    if (!Has(key)) return OkStatus();
+    TQ_RETURN_IF_ERROR(String(key, &text));
+    std::string list;
+    int i = 0;
+    for (const char* name : names) {
+      if (text == name) {
+        *out = i;
+        return OkStatus();
+      }
+      list += (list.empty() ? "" : ", ") + std::string(name);
+      ++i;
+    }
+    for (const char* name : planned) {
+      if (text == name) {
+        return Unsupported(where_, ".", key, " '", text, "' has no kernel; supported: ", list);
+      }
+    }
+    return InvalidArgument(where_, ".", key, " is '", text, "'; it must be one of ", list);
+  }
+  const Json* Get(const char* key) {
+    read_.push_back(key);
+    const auto it = json_.find(key);
+    return it == json_.end() ? nullptr : &*it;
+  }
+  void NoteUnknown(std::vector<std::string>* notes) const {
+    for (const auto& [key, value] : json_.items()) {
+      if (std::find(read_.begin(), read_.end(), key) == read_.end()) {
+        notes->push_back(StrCat(where_, ".", key, " is not known to this version and was ignored"));
+      }
+    }
+  }
+
+ private:
+  Status Wrong(const char* key, const Json& v, const char* expected) const {
+    return InvalidArgument(where_, ".", key, " is ", v.type_name(), "; ", expected, " was expected");
+  }
+  const Json& json_;
+  std::string where_;
+  std::vector<std::string> read_;
+};
+
+// Changes *codec by the axes that the object names. A new bit width brings its defaults first.
+Status ReadCodec(const Json& json, const std::string& where, Side side, Codec* codec,
+                 std::vector<std::string>* notes) {
+  Fields f(json, where);
+  TQ_RETURN_IF_ERROR(f.CheckObject());
+  if (const Json* bits = f.Get("bits")) {
+    int n = 0;
+    if (bits->is_string() && bits->get<std::string>() == "f16") {
+      n = 16;
+    } else if (bits->is_string()) {
+      return Unsupported(where, ".bits '", bits->get<std::string>(),
+                         "' has no kernel; supported: 2, 3, 4, 8, \"f16\"");
+    } else {
+      TQ_RETURN_IF_ERROR(f.Int("bits", 1, 16, &n));
+    }
+    const Center center = codec->center;
+    Result<Codec> fresh = DefaultCodec(n);
+    if (!fresh.ok()) return fresh.status().WithContext(where);
+    *codec = WithCenter(*fresh, center);
+  }
+  int choice = static_cast<int>(codec->center);
+  TQ_RETURN_IF_ERROR(f.Choice("center", {"none", "rope_mean"}, {}, &choice));
+  if (static_cast<Center>(choice) != codec->center) {
+    *codec = WithCenter(*codec, static_cast<Center>(choice));
+  }
+  choice = static_cast<int>(codec->rotate);
+  TQ_RETURN_IF_ERROR(f.Choice("rotate", {"none", "hadamard"}, {"matrix"}, &choice));
+  codec->rotate = static_cast<Rotate>(choice);
+  choice = static_cast<int>(codec->codebook);
+  TQ_RETURN_IF_ERROR(f.Choice("codebook", {"none", "uniform", "lloyd"}, {"calibrated", "trellis"}, &choice));
+  codec->codebook = static_cast<Codebook>(choice);
+  choice = static_cast<int>(codec->gain);
+  TQ_RETURN_IF_ERROR(f.Choice("gain", {"none", "norm", "unbiased"}, {}, &choice));
+  codec->gain = static_cast<Gain>(choice);
+  choice = static_cast<int>(codec->scale);
+  TQ_RETURN_IF_ERROR(f.Choice("scale", {"none", "log8"}, {"f16"}, &choice));
+  codec->scale = static_cast<ScaleType>(choice);
+  choice = 0;
+  TQ_RETURN_IF_ERROR(f.Choice("zero", {"symmetric"}, {"affine"}, &choice));
+  if (const Json* group = f.Get("group_len")) {
+    if (!(group->is_string() && group->get<std::string>() == "head")) {
+      return Unsupported(where, ".group_len ", group->dump(), " has no kernel; supported: \"head\"");
+    }
+  }
+  f.NoteUnknown(notes);
+  return ValidateCodec(*codec, side).WithContext(where);
+}
+
+Json CodecToJson(const Codec& c, Side side) {
+  Json j;
+  if (c.is_f16()) {
+    j["bits"] = "f16";
+  } else {
+    j["bits"] = c.bits;
+  }
+  j["rotate"] = Name(c.rotate);
+  j["group_len"] = "head";
+  j["scale"] = Name(c.scale);
+  j["zero"] = Name(c.zero);
+  j["codebook"] = Name(c.codebook);
+  j["gain"] = Name(c.gain);
+  if (side == Side::kK) j["center"] = Name(c.center);
+  return j;
+}
+
+std::string Hex(uint64_t n) {
+  char text[17];
+  const auto r = std::to_chars(text, text + 16, n, 16);
+  return std::string(text, r.ptr);
+}
+
+std::string MeanName(int layer) { return StrCat("layers.", layer, ".k_mean"); }
+
+}  // namespace
+
+Result<Profile> Profile::Parse(std::string_view text, std::string_view tensors,
+                               const std::string& name) {
+  const Json root = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (root.is_discarded()) return DataLoss(name, " is not valid JSON");
+  if (!root.is_object() || !root.contains("turboquant")) {
+    return InvalidArgument(name, " has no object \"turboquant\": it is not a profile");
+  }
+  Profile p;
+  Fields top(root["turboquant"], StrCat(name, ": turboquant"));
+  TQ_RETURN_IF_ERROR(top.CheckObject());
+  std::string version;
+  TQ_RETURN_IF_ERROR(top.String("version", &version));
+  unsigned major = 0, minor = 0;
+  const auto r = std::from_chars(version.data(), version.data() + version.size(), major);
+  if (r.ec != std::errc() || r.ptr == version.data() + version.size() || *r.ptr != '.' ||
+      std::from_chars(r.ptr + 1, version.data() + version.size(), minor).ec != std::errc()) {
+    return InvalidArgument(name, ": version is '", version, "'; MAJOR.MINOR was expected");
+  }
+  if (major != kProfileMajor) {
+    return Unsupported(name, ": profile version ", version, "; this build reads version ", kProfileMajor,
+                       ".x");
+  }
+
+  if (!top.Has("model")) return top.Missing("model");
+  Fields model(*top.Get("model"), StrCat(name, ": model"));
+  TQ_RETURN_IF_ERROR(model.CheckObject());
+  TQ_RETURN_IF_ERROR(model.String("name", &p.model.name));
+  TQ_RETURN_IF_ERROR(model.String("architecture", &p.model.architecture));
+  TQ_RETURN_IF_ERROR(model.Hash("structure_xxh3", &p.model.structure_hash));
+  TQ_RETURN_IF_ERROR(model.Hash("weights_xxh3", &p.model.weights_hash));
+  for (const char* key : {"num_layers", "num_kv_heads", "head_dim"}) {
+    if (!model.Has(key)) return model.Missing(key);
+  }
+  TQ_RETURN_IF_ERROR(model.Int("num_layers", 1, 4096, &p.model.num_layers));
+  TQ_RETURN_IF_ERROR(model.Int("num_q_heads", 0, 65536, &p.model.num_q_heads));
+  TQ_RETURN_IF_ERROR(model.Int("num_kv_heads", 1, 1024, &p.model.num_kv_heads));
+  TQ_RETURN_IF_ERROR(model.Int("head_dim", kMinHeadDim, kMaxHeadDim, &p.model.head_dim));
+  model.NoteUnknown(&p.notes);
+
+  HeadFormat format;
+  if (const Json* defaults_json = top.Get("defaults")) {
+    Fields d(*defaults_json, StrCat(name, ": defaults"));
+    TQ_RETURN_IF_ERROR(d.CheckObject());
+    int page_len = kPageLen;
+    TQ_RETURN_IF_ERROR(d.Int("page_len", kPageLen, kPageLen, &page_len));
+    TQ_RETURN_IF_ERROR(d.Int("recent_len", 0, 1 << 24, &p.recent_len));
+    TQ_RETURN_IF_ERROR(d.Int("sink_len", 0, 1 << 24, &p.sink_len));
+    int recent = static_cast<int>(p.recent);
+    TQ_RETURN_IF_ERROR(d.Choice("recent", {"q8", "f16"}, {}, &recent));
+    p.recent = static_cast<RecentType>(recent);
+    int64_t seed = 0;
+    TQ_RETURN_IF_ERROR(d.Int("seed", 0, INT64_MAX, &seed));
+    p.seed = static_cast<uint64_t>(seed);
+    int anchors = 0;
+    TQ_RETURN_IF_ERROR(d.Int("anchors_per_page", 0, 4, &anchors));
+    if (anchors != 0) {
+      return Unsupported(name, ": defaults.anchors_per_page ", anchors, " has no kernel; supported: 0");
+    }
+    if (const Json* k = d.Get("k")) {
+      TQ_RETURN_IF_ERROR(ReadCodec(*k, StrCat(name, ": defaults.k"), Side::kK, &format.k, &p.notes));
+    }
+    if (const Json* v = d.Get("v")) {
+      TQ_RETURN_IF_ERROR(ReadCodec(*v, StrCat(name, ": defaults.v"), Side::kV, &format.v, &p.notes));
+    }
+    d.NoteUnknown(&p.notes);
+  }
+  const int heads = p.model.num_kv_heads;
+  p.formats.assign(static_cast<size_t>(p.model.num_layers) * heads, format);
+
+  if (const Json* layers = top.Get("layers")) {
+    if (!layers->is_array()) return InvalidArgument(name, ": layers is not an array");
+    for (size_t i = 0; i < layers->size(); ++i) {
+      const std::string where = StrCat(name, ": layers[", i, "]");
+      Fields entry((*layers)[i], where);
+      TQ_RETURN_IF_ERROR(entry.CheckObject());
+      std::string layer_text, head_text = StrCat("0-", heads - 1);
+      if (!entry.Has("layers")) return entry.Missing("layers");
+      TQ_RETURN_IF_ERROR(entry.String("layers", &layer_text));
+      TQ_RETURN_IF_ERROR(entry.String("heads", &head_text));
+      const auto layer_list = ParseIndexList(layer_text, p.model.num_layers, "layer");
+      if (!layer_list.ok()) return layer_list.status().WithContext(where);
+      const auto head_list = ParseIndexList(head_text, heads, "KV head");
+      if (!head_list.ok()) return head_list.status().WithContext(where);
+      const Json* k = entry.Get("k");
+      const Json* v = entry.Get("v");
+      for (const int layer : *layer_list) {
+        for (const int head : *head_list) {
+          HeadFormat& target = p.formats[static_cast<size_t>(layer) * heads + head];
+          std::vector<std::string> notes;  // once for the entry, not for each head
+          if (k != nullptr) {
+            TQ_RETURN_IF_ERROR(ReadCodec(*k, where + ".k", Side::kK, &target.k, &notes));
+          }
+          if (v != nullptr) {
+            TQ_RETURN_IF_ERROR(ReadCodec(*v, where + ".v", Side::kV, &target.v, &notes));
+          }
+          if (layer == layer_list->front() && head == head_list->front()) {
+            p.notes.insert(p.notes.end(), notes.begin(), notes.end());
+          }
+        }
+      }
+      entry.NoteUnknown(&p.notes);
+    }
+  }
+
+  if (const Json* quality = top.Get("quality")) {
+    Fields q(*quality, StrCat(name, ": quality"));
+    TQ_RETURN_IF_ERROR(q.CheckObject());
+    Quality out;
+    TQ_RETURN_IF_ERROR(q.Int("held_out_tokens", 0, INT64_MAX, &out.held_out_tokens));
+    TQ_RETURN_IF_ERROR(q.Number("kld_mean", &out.kld_mean));
+    TQ_RETURN_IF_ERROR(q.Number("same_top", &out.same_top));
+    TQ_RETURN_IF_ERROR(q.Bool("passed", &out.passed));
+    p.quality = out;
+  }
+  // Provenance for people; nothing here depends on it.
+  for (const char* key : {"calibration", "bits_per_value", "bits_all_counted"}) top.Get(key);
+  top.NoteUnknown(&p.notes);
+
+  if (!tensors.empty()) {
+    TQ_ASSIGN_OR_RETURN(const SafetensorsFile file,
+                        SafetensorsFile::Parse(std::as_bytes(std::span(tensors)), name));
+    const std::vector<int64_t> shape = {heads, p.model.head_dim};
+    for (int layer = 0; layer < p.model.num_layers; ++layer) {
+      std::vector<float> values(static_cast<size_t>(heads) * p.model.head_dim, 0.f);
+      if (file.Find(MeanName(layer)) != nullptr) {
+        TQ_ASSIGN_OR_RETURN(values, file.GetFloats(MeanName(layer), shape));
+      }
+      for (int head = 0; head < heads; ++head) {
+        const auto from = values.begin() + head * p.model.head_dim;
+        p.k_means.emplace_back(from, from + p.model.head_dim);
+      }
+    }
+  }
+  for (size_t i = 0; i < p.formats.size(); ++i) {
+    if (p.formats[i].k.center != Center::kNone && p.k_means.empty()) {
+      return InvalidArgument(name, ": layer ", i / heads, ", KV head ", i % heads,
+                             " has center 'rope_mean', but there is no tensor ",
+                             MeanName(static_cast<int>(i) / heads));
+    }
+  }
+  return p;
+}
+
+Result<Profile> Profile::Load(const std::string& folder) {
+  TQ_ASSIGN_OR_RETURN(const std::string json, ReadFile(folder + "/profile.json"));
+  std::string tensors;
+  const std::string tensor_path = folder + "/tensors.safetensors";
+  if (FileExists(tensor_path)) {
+    TQ_ASSIGN_OR_RETURN(tensors, ReadFile(tensor_path));
+    if (tensors.empty()) return DataLoss(tensor_path, " is empty");
+  }
+  return Parse(json, tensors, folder);
+}
+
+std::string Profile::ToJson() const {
+  Json j;
+  j["version"] = StrCat(kProfileMajor, ".", kProfileMinor);
+  Json& m = j["model"];
+  m["name"] = model.name;
+  m["architecture"] = model.architecture;
+  if (model.structure_hash) m["structure_xxh3"] = Hex(*model.structure_hash);
+  if (model.weights_hash) m["weights_xxh3"] = Hex(*model.weights_hash);
+  m["num_layers"] = model.num_layers;
+  m["num_q_heads"] = model.num_q_heads;
+  m["num_kv_heads"] = model.num_kv_heads;
+  m["head_dim"] = model.head_dim;
+
+  // The most frequent format is the default; the others are listed by layer, then by head.
+  std::vector<std::pair<HeadFormat, int>> counts;
+  for (const HeadFormat& f : formats) {
+    auto it = std::find_if(counts.begin(), counts.end(), [&](const auto& c) { return c.first == f; });
+    if (it == counts.end()) it = counts.insert(counts.end(), {f, 0});
+    ++it->second;
+  }
+  const HeadFormat common =
+      counts.empty() ? HeadFormat{}
+                     : std::max_element(counts.begin(), counts.end(), [](const auto& a, const auto& b) {
+                         return a.second < b.second;
+                       })->first;
+  Json& d = j["defaults"];
+  d["page_len"] = kPageLen;
+  d["recent_len"] = recent_len;
+  d["recent"] = recent == RecentType::kQ8 ? "q8" : "f16";
+  d["sink_len"] = sink_len;
+  d["anchors_per_page"] = 0;
+  d["seed"] = seed;
+  d["k"] = CodecToJson(common.k, Side::kK);
+  d["v"] = CodecToJson(common.v, Side::kV);
+  j["layers"] = Json::array();
+  for (int layer = 0; layer < model.num_layers; ++layer) {
+    for (int head = 0; head < model.num_kv_heads;) {
+      const HeadFormat& f = formats[static_cast<size_t>(layer) * model.num_kv_heads + head];
+      int last = head;
+      while (last + 1 < model.num_kv_heads &&
+             formats[static_cast<size_t>(layer) * model.num_kv_heads + last + 1] == f) {
+        ++last;
+      }
+      if (f != common) {
+        Json e;
+        e["layers"] = std::to_string(layer);
+        if (last - head + 1 < model.num_kv_heads) {
+          e["heads"] = last > head ? StrCat(head, "-", last) : std::to_string(head);
+        }
+        if (f.k != common.k) e["k"] = CodecToJson(f.k, Side::kK);
+        if (f.v != common.v) e["v"] = CodecToJson(f.v, Side::kV);
+        j["layers"].push_back(e);
+      }
+      head = last + 1;
+    }
+  }
+  if (quality) {
+    j["quality"] = {{"held_out_tokens", quality->held_out_tokens},
+                    {"kld_mean", quality->kld_mean},
+                    {"same_top", quality->same_top},
+                    {"passed", quality->passed}};
+  }
+  double bits = 0;
+  for (const HeadFormat& f : formats) bits += BitsPerValue(f, model.head_dim);
+  j["bits_per_value"] = formats.empty() ? 0.0 : bits / static_cast<double>(formats.size());
+  Json root;
+  root["turboquant"] = j;
+  return root.dump(2) + "\n";
+}
+
+Status Profile::Save(const std::string& folder) const {
+  TQ_RETURN_IF_ERROR(MakeDirectory(folder));
+  if (!k_means.empty()) {
+    std::vector<SafetensorsSource> sources;
+    for (int layer = 0; layer < model.num_layers; ++layer) {
+      SafetensorsSource s;
+      s.name = MeanName(layer);
+      s.shape = {model.num_kv_heads, model.head_dim};
+      for (int head = 0; head < model.num_kv_heads; ++head) {
+        const auto& mean = k_means[static_cast<size_t>(layer) * model.num_kv_heads + head];
+        s.values.insert(s.values.end(), mean.begin(), mean.end());
+      }
+      sources.push_back(std::move(s));
+    }
+    TQ_RETURN_IF_ERROR(WriteSafetensors(folder + "/tensors.safetensors", sources));
+  }
+  return WriteFileAtomic(folder + "/profile.json", ToJson());
+}
+
+Status Profile::Apply(uint64_t structure_hash, uint64_t weights_hash, CacheConfig* config,
+                      std::string* note) const {
+  if (model.num_layers != config->num_layers || model.num_kv_heads != config->num_kv_heads ||
+      model.head_dim != config->head_dim) {
+    return InvalidArgument("the profile was made for ", model.num_layers, " layers x ",
+                           model.num_kv_heads, " KV heads of head_dim ", model.head_dim,
+                           model.name.empty() ? "" : " ('" + model.name + "')", "; this model has ",
+                           config->num_layers, " x ", config->num_kv_heads, " of ", config->head_dim,
+                           "; use a profile of this model");
+  }
+  if (model.structure_hash && structure_hash != 0 && *model.structure_hash != structure_hash) {
+    return InvalidArgument("the profile was made for another model of the same shape (structure ",
+                           Hex(*model.structure_hash), ", this model ", Hex(structure_hash),
+                           "): RoPE or vocabulary differ; use a profile of this model");
+  }
+  note->clear();
+  if (model.weights_hash && weights_hash != 0 && *model.weights_hash != weights_hash) {
+    *note = "the profile was made with other weights of this model: its quality is not verified for "
+            "these";
+  } else if (!quality) {
+    *note = "the profile has no quality block: it was not verified on held-out text";
+  }
+  config->formats = formats;
+  config->recent_len = recent_len;
+  config->sink_len = sink_len;
+  config->recent = recent;
+  config->seed = seed;
+  config->centers.clear();
+  if (!k_means.empty()) {
+    for (const std::vector<float>& mean : k_means) {
+      config->centers.push_back(MakeHeadCenter(mean, config->rope));
+    }
+  }
+  return config->Validate();
+}
+
+std::string Profile::Describe() const {
+  std::map<std::string, int> counts;
+  bool centred = false;
+  for (const HeadFormat& f : formats) {
+    ++counts[PresetName(f)];
+    centred |= f.k.center == Center::kRopeMean;
+  }
+  std::vector<std::pair<int, std::string>> order;
+  for (const auto& [preset, n] : counts) order.emplace_back(-n, preset);
+  std::sort(order.begin(), order.end());
+  std::string list;
+  for (const auto& [n, preset] : order) list += (list.empty() ? "" : ", ") + StrCat(-n, " ", preset);
+  return StrCat(model.num_layers, " layers x ", model.num_kv_heads, " KV heads: ", list,
+                centred ? "; centred K" : "", "; window ", recent_len, ", sinks ", sink_len);
+}
+
+}  // namespace tq

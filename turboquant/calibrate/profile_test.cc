@@ -1,0 +1,139 @@
+#include "turboquant/calibrate/profile.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "turboquant/base/file.h"
+#include "turboquant/base/safetensors.h"
+
+namespace tq {
+namespace {
+
+const char kJson[] = R"({"turboquant": {"version": "1.0",
+  "model": {"name": "test", "architecture": "llama", "structure_xxh3": "ab12", "num_layers": 4,
+            "num_q_heads": 4, "num_kv_heads": 2, "head_dim": 32},
+  "defaults": {"page_len": 64, "recent_len": 128, "recent": "q8", "sink_len": 4,
+               "k": {"bits": 3}, "v": {"bits": 2}},
+  "layers": [{"layers": "0,2-3", "k": {"bits": 4}}, {"layers": "3", "heads": "1", "v": {"bits": "f16"}}]}})";
+
+CacheConfig Shapes() {
+  CacheConfig c;
+  c.num_layers = 4;
+  c.num_kv_heads = 2;
+  c.head_dim = 32;
+  for (int i = 0; i < 16; ++i) c.rope.inv_freq.push_back(1.f / static_cast<float>(i + 1));
+  return c;
+}
+
+std::string Replace(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+TEST(Profile, SetsFormatsPerLayerAndHead) {
+  const Result<Profile> p = Profile::Parse(kJson, "", "p");
+  ASSERT_TRUE(p.ok()) << p.status().ToString();
+  CacheConfig config = Shapes();
+  std::string note;
+  ASSERT_TRUE(p->Apply(0xab12, 0, &config, &note).ok());
+  EXPECT_EQ(note, "the profile has no quality block: it was not verified on held-out text");
+  const char* want[] = {"k4v2", "k4v2", "k3v2", "k3v2", "k4v2", "k4v2", "k4v2", "k4v16"};
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(PresetName(config.formats[i]), want[i]) << i;
+  EXPECT_EQ(config.recent_len, 128);
+  EXPECT_EQ(p->Describe(), "4 layers x 2 KV heads: 5 k4v2, 2 k3v2, 1 k4v16; window 128, sinks 4");
+}
+
+TEST(Profile, RoundTripsThroughAFolder) {
+  Profile p = *Profile::Parse(kJson, "", "p");
+  for (int i = 0; i < 8; ++i) {
+    p.k_means.emplace_back(32, static_cast<float>(i + 1));
+    p.formats[i].k = WithCenter(p.formats[i].k, Center::kRopeMean);
+  }
+  p.quality = Profile::Quality{1000, 0.004, 0.97, true};
+  char folder[] = "/tmp/tq_profile_XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const std::string path = std::string(folder) + "/x.tqprofile";
+  ASSERT_TRUE(p.Save(path).ok());
+  const Result<Profile> q = Profile::Load(path);
+  ASSERT_TRUE(q.ok()) << q.status().ToString();
+  EXPECT_EQ(q->formats, p.formats);
+  EXPECT_EQ(q->k_means, p.k_means);
+  EXPECT_EQ(q->model.structure_hash, p.model.structure_hash);
+  EXPECT_EQ(q->quality->kld_mean, 0.004);
+  EXPECT_TRUE(q->notes.empty()) << q->notes[0];
+  EXPECT_EQ(q->ToJson(), p.ToJson());
+  CacheConfig config = Shapes();
+  std::string note;
+  ASSERT_TRUE(q->Apply(0xab12, 0, &config, &note).ok());
+  EXPECT_EQ(note, "");
+  ASSERT_EQ(config.centers.size(), 8u);
+  EXPECT_EQ(config.centers[3].pairs.size(), 16u);
+  ASSERT_EQ(std::system(("rm -r " + std::string(folder)).c_str()), 0);
+}
+
+TEST(Profile, RefusesAnotherModel) {
+  const Profile p = *Profile::Parse(kJson, "", "p");
+  CacheConfig config = Shapes();
+  config.num_layers = 30;
+  std::string note;
+  Status s = p.Apply(0, 0, &config, &note);
+  EXPECT_EQ(s.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(s.message(),
+            "the profile was made for 4 layers x 2 KV heads of head_dim 32 ('test'); this model has "
+            "30 x 2 of 32; use a profile of this model");
+  config = Shapes();
+  s = p.Apply(0xffff, 0, &config, &note);
+  EXPECT_NE(s.message().find("structure ab12, this model ffff"), std::string::npos) << s.message();
+}
+
+TEST(Profile, SaysWhatIsWrong) {
+  const auto error = [](const std::string& json) { return Profile::Parse(json, "", "p").status(); };
+  EXPECT_EQ(error("{").code(), StatusCode::kDataLoss);
+  EXPECT_EQ(error("{}").message(), "p has no object \"turboquant\": it is not a profile");
+  EXPECT_EQ(error(Replace(kJson, "\"1.0\"", "\"2.0\"")).message(),
+            "p: profile version 2.0; this build reads version 1.x");
+  EXPECT_EQ(error(Replace(kJson, "\"1.0\"", "1")).message(),
+            "p: turboquant.version is number; a string was expected");
+  EXPECT_EQ(error(Replace(kJson, "\"head_dim\": 32", "\"head_dim\": 1000")).message(),
+            "p: model.head_dim is 1000; it must be 2 to 512");
+  EXPECT_EQ(error(Replace(kJson, "\"0,2-3\"", "\"4\"")).message(),
+            "p: layers[0]: layer 4 is out of range: there are 4, from 0 to 3");
+  EXPECT_EQ(error(Replace(kJson, "\"bits\": 4", "\"bits\": 5")).code(), StatusCode::kUnsupported);
+  EXPECT_EQ(error(Replace(kJson, "\"bits\": 4", "\"bits\": 4, \"codebook\": \"trellis\"")).message(),
+            "p: layers[0].k.codebook 'trellis' has no kernel; supported: none, uniform, lloyd");
+  EXPECT_EQ(error(Replace(kJson, "\"bits\": 4", "\"bits\": 4, \"center\": \"rope_mean\"")).message(),
+            "p: layer 0, KV head 0 has center 'rope_mean', but there is no tensor layers.0.k_mean");
+  EXPECT_EQ(error(Replace(kJson, "\"page_len\": 64", "\"page_len\": 128")).message(),
+            "p: defaults.page_len is 128; it must be 64 to 64");
+}
+
+TEST(Profile, NotesWhatANewerMinorVersionAdds) {
+  const std::string json = Replace(Replace(kJson, "\"1.0\"", "\"1.7\""), "\"recent\"", "\"novel\": 1, \"recent\"");
+  const Result<Profile> p = Profile::Parse(json, "", "p");
+  ASSERT_TRUE(p.ok()) << p.status().ToString();
+  ASSERT_EQ(p->notes.size(), 1u);
+  EXPECT_EQ(p->notes[0], "p: defaults.novel is not known to this version and was ignored");
+}
+
+// Any cut of the JSON is an error or a profile, never a crash.
+TEST(Profile, TruncatedAtEveryByte) {
+  const std::string json = kJson;
+  for (size_t n = 0; n < json.size(); ++n) {
+    EXPECT_FALSE(Profile::Parse(json.substr(0, n), "", "p").ok()) << n;
+  }
+  const std::string tensors = *SerializeSafetensors({{"layers.0.k_mean", {2, 32}, std::vector<float>(64, 1.f)}});
+  EXPECT_TRUE(Profile::Parse(json, tensors, "p").ok());
+  for (size_t n = 1; n < tensors.size(); ++n) {
+    EXPECT_FALSE(Profile::Parse(json, std::string_view(tensors).substr(0, n), "p").ok()) << n;
+  }
+}
+
+TEST(Profile, MissingFolder) {
+  EXPECT_EQ(Profile::Load("/nonexistent/x.tqprofile").status().code(), StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace tq
