@@ -1,0 +1,28 @@
+// What a cache will hold at a length, by arithmetic: the sizes of record_layout.h and the rule of
+// precision, without allocating anything. Tested to equal KvCache::Bytes().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "turboquant/cache/cache.h"
+
+namespace tq {
+
+// Bytes that one sequence of `tokens` tokens holds in a cache of this configuration, as allocated.
+// The configuration must be valid.
+CacheBytes CacheFootprint(const CacheConfig& config, int64_t tokens);
+
+// Bytes of a plain FP16 cache of that many tokens, without blocks.
+size_t F16Footprint(const CacheConfig& config, int64_t tokens);
+
+// Mean bits per value of sealed blocks over all layers and heads, everything counted.
+double SealedBitsPerValue(const CacheConfig& config);
+
+// Share of a sealed block's bytes that is scales and side information.
+double ScalesShare(const CacheConfig& config);
+
+// FP16 bytes / bytes allocated at that length.
+double FootprintRatio(const CacheConfig& config, int64_t tokens);
+
+}  // namespace tq

@@ -1,0 +1,20 @@
+// A comparison as JSON, with the keys that the command line promises.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/evaluate/compare.h"
+
+namespace tq {
+
+// payload, scales, window, tables and total of a cache, with its ratios, under the keys of `cache`.
+nlohmann::ordered_json CacheJson(const CacheBytes& bytes, size_t f16_bytes,
+                                 const CacheConfig& config);
+
+nlohmann::ordered_json SummaryJson(const DivergenceSummary& summary);
+
+// One quantized row: its keys lie at the top level. Several: under `rows`, with what they share at
+// the top.
+nlohmann::ordered_json CompareJson(const CompareResult& result, const std::string& isa);
+
+}  // namespace tq
