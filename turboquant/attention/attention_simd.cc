@@ -27,6 +27,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 constexpr int kRowsAtOnce = 4;  // accumulators of 4 rows x 2 vectors fit 16 registers
 
 // out[r][lane] = sum over depth of tile x digits, for kRows rows. kSums products in int16 at once.
+// The loops are ordered so that what stays live fits 16 registers: with few sums the cells stay and
+// each row widens at once; with many, the int16 sums of all rows stay.
 template <int kRows, int kSums, bool kTileUnsigned>
 HWY_INLINE void MultiplyCells(const uint8_t* HWY_RESTRICT tile, int num_groups, int num_quads,
                               const uint8_t* HWY_RESTRICT digits, int digit_stride,
@@ -35,39 +37,70 @@ HWY_INLINE void MultiplyCells(const uint8_t* HWY_RESTRICT tile, int num_groups, 
   const hn::RebindToSigned<decltype(du8)> di8;
   const hn::RepartitionToWide<decltype(di8)> d16;
   const hn::RepartitionToWide<decltype(d16)> d32;
+  using V8 = hn::Vec<decltype(du8)>;
+  using V16 = hn::Vec<decltype(d16)>;
+  using V32 = hn::Vec<decltype(d32)>;
   constexpr int kBytes = static_cast<int>(hn::MaxLanes(du8));
   constexpr int kVecs = 64 / kBytes;
-  constexpr int kVecsAtOnce = kVecs < 2 ? kVecs : 2;
-  const auto ones = hn::Set(d16, int16_t{1});
+  constexpr int kVecsAtOnce = kVecs < 2 || kSums == 4 ? 1 : 2;
+  const V16 ones = hn::Set(d16, int16_t{1});
+  const auto broadcast = [&](int r, int quad) HWY_ATTR {
+    int32_t four;
+    std::memcpy(&four, digits + r * digit_stride + quad * 4, 4);
+    return hn::BitCast(du8, hn::Set(d32, four));
+  };
+  const auto multiply = [&](V8 cell, V8 digit) HWY_ATTR {
+    return kTileUnsigned ? MulPairs(d16, cell, hn::BitCast(di8, digit))
+                         : MulPairs(d16, digit, hn::BitCast(di8, cell));
+  };
   for (int g = 0; g < num_groups; ++g) {
     const uint8_t* HWY_RESTRICT group = tile + static_cast<size_t>(g) * num_quads * 64;
     for (int v0 = 0; v0 < kVecs; v0 += kVecsAtOnce) {
-      hn::Vec<decltype(d32)> acc[kRows][kVecsAtOnce];
+      const auto load = [&](int quad, int v) HWY_ATTR {
+        return hn::LoadU(du8, group + quad * 64 + (v0 + v) * kBytes);
+      };
+      V32 acc[kRows][kVecsAtOnce];
       for (int r = 0; r < kRows; ++r) {
         for (int v = 0; v < kVecsAtOnce; ++v) acc[r][v] = hn::Zero(d32);
       }
       for (int quad = 0; quad < num_quads; quad += kSums) {
-        hn::Vec<decltype(d16)> sum[kRows][kVecsAtOnce];
-        for (int s = 0; s < kSums; ++s) {
-          hn::Vec<decltype(du8)> cell[kVecsAtOnce];
-          for (int v = 0; v < kVecsAtOnce; ++v) {
-            cell[v] = hn::LoadU(du8, group + (quad + s) * 64 + (v0 + v) * kBytes);
+        if constexpr (kSums <= 2) {
+          V8 cell[kSums][kVecsAtOnce];
+          for (int s = 0; s < kSums; ++s) {
+            for (int v = 0; v < kVecsAtOnce; ++v) cell[s][v] = load(quad + s, v);
           }
           for (int r = 0; r < kRows; ++r) {
-            int32_t four;
-            std::memcpy(&four, digits + r * digit_stride + (quad + s) * 4, 4);
-            const auto digit = hn::BitCast(du8, hn::Set(d32, four));
+            V16 sum[kVecsAtOnce];
+            for (int s = 0; s < kSums; ++s) {
+              const V8 digit = broadcast(r, quad + s);
+              for (int v = 0; v < kVecsAtOnce; ++v) {
+                const V16 product = multiply(cell[s][v], digit);
+                sum[v] = s == 0 ? product : hn::Add(sum[v], product);
+              }
+            }
             for (int v = 0; v < kVecsAtOnce; ++v) {
-              const auto product = kTileUnsigned
-                                       ? MulPairs(d16, cell[v], hn::BitCast(di8, digit))
-                                       : MulPairs(d16, digit, hn::BitCast(di8, cell[v]));
-              sum[r][v] = s == 0 ? product : hn::Add(sum[r][v], product);
+              acc[r][v] = MulAddPairs(d32, sum[v], ones, acc[r][v]);
             }
           }
-        }
-        for (int r = 0; r < kRows; ++r) {
-          for (int v = 0; v < kVecsAtOnce; ++v) {
-            acc[r][v] = MulAddPairs(d32, sum[r][v], ones, acc[r][v]);
+        } else {
+          V16 sum[kRows][kVecsAtOnce];
+          for (int r = 0; r < kRows; ++r) {
+            for (int v = 0; v < kVecsAtOnce; ++v) sum[r][v] = hn::Zero(d16);
+          }
+          for (int s = 0; s < kSums; ++s) {
+            V8 cell[kVecsAtOnce];
+            for (int v = 0; v < kVecsAtOnce; ++v) cell[v] = load(quad + s, v);
+            for (int r = 0; r < kRows; ++r) {
+              const V8 digit = broadcast(r, quad + s);
+              for (int v = 0; v < kVecsAtOnce; ++v) {
+                sum[r][v] = hn::Add(sum[r][v], multiply(cell[v], digit));
+              }
+            }
+          }
+          for (int r = 0; r < kRows; ++r) {
+            for (int v = 0; v < kVecsAtOnce; ++v) {
+              acc[r][v] = MulAddPairs(d32, sum[r][v], ones, acc[r][v]);
+            }
           }
         }
       }
