@@ -1,4 +1,4 @@
-// The int8 form of a row, in plain loops: the specification.
+// The int16 form of a row, in plain loops: the specification.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -8,7 +8,7 @@
 
 namespace tq {
 
-void QuantizeRowRef(const float* x, int64_t num_blocks, int8_t* codes, float* scales,
+void QuantizeRowRef(const float* x, int64_t num_blocks, int16_t* codes, float* scales,
                     int32_t* sums, float* scaled_sums) {
   for (int64_t b = 0; b < num_blocks; ++b, x += kBlockLen, codes += kBlockLen) {
     // The bits of |x| order like the values, with NaN above infinity.
@@ -19,13 +19,13 @@ void QuantizeRowRef(const float* x, int64_t num_blocks, int8_t* codes, float* sc
     const float max = std::bit_cast<float>(max_bits);
     const bool finite = max_bits < 0x7F800000u;
     const bool zero = !finite || max < 1e-30f;
-    const float inverse = zero ? 0.0f : 127.0f / max;
+    const float inverse = zero ? 0.0f : 32767.0f / max;
     int32_t sum = 0;
     for (int i = 0; i < kBlockLen; ++i) {
-      codes[i] = zero ? int8_t{0} : static_cast<int8_t>(std::nearbyint(x[i] * inverse));
+      codes[i] = zero ? int16_t{0} : static_cast<int16_t>(std::nearbyint(x[i] * inverse));
       sum += codes[i];
     }
-    scales[b] = finite ? (zero ? 0.0f : max / 127.0f) : std::bit_cast<float>(0x7FC00000u);
+    scales[b] = finite ? (zero ? 0.0f : max / 32767.0f) : std::bit_cast<float>(0x7FC00000u);
     sums[b] = sum;
     scaled_sums[b] = scales[b] * static_cast<float>(sum);
   }

@@ -1,4 +1,4 @@
-// The int8 form of a row, for every instruction set: the same bits as activations_ref.cc.
+// The int16 form of a row, for every instruction set: the same bits as activations_ref.cc.
 #include "turboquant/linear/activations.h"
 #include "turboquant/linear/weight.h"
 
@@ -12,11 +12,11 @@ namespace tq {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-void QuantizeRow(const float* x, int64_t num_blocks, int8_t* codes, float* scales, int32_t* sums,
+void QuantizeRow(const float* x, int64_t num_blocks, int16_t* codes, float* scales, int32_t* sums,
                  float* scaled_sums) {
   const hn::CappedTag<float, kBlockLen> df;
   const hn::RebindToSigned<decltype(df)> di;
-  const hn::Rebind<int8_t, decltype(df)> d8;
+  const hn::Rebind<int16_t, decltype(df)> d16;
   const int lanes = static_cast<int>(hn::Lanes(df));
   for (int64_t b = 0; b < num_blocks; ++b, x += kBlockLen, codes += kBlockLen) {
     const auto magnitude = hn::Set(di, 0x7FFFFFFF);
@@ -34,14 +34,14 @@ void QuantizeRow(const float* x, int64_t num_blocks, int8_t* codes, float* scale
       scaled_sums[b] = scales[b] * 0.0f;
       continue;
     }
-    const auto inverse = hn::Set(df, 127.0f / max);
+    const auto inverse = hn::Set(df, 32767.0f / max);
     auto sum = hn::Zero(di);
     for (int i = 0; i < kBlockLen; i += lanes) {
       const auto code = hn::NearestInt(hn::Mul(hn::LoadU(df, x + i), inverse));
       sum = hn::Add(sum, code);
-      hn::StoreU(hn::DemoteTo(d8, code), d8, codes + i);
+      hn::StoreU(hn::DemoteTo(d16, code), d16, codes + i);
     }
-    scales[b] = max / 127.0f;
+    scales[b] = max / 32767.0f;
     sums[b] = hn::GetLane(hn::SumOfLanes(di, sum));
     scaled_sums[b] = scales[b] * static_cast<float>(sums[b]);
   }
@@ -56,7 +56,7 @@ namespace tq {
 
 HWY_EXPORT(QuantizeRow);
 
-void QuantizeRowSimd(const float* x, int64_t num_blocks, int8_t* codes, float* scales,
+void QuantizeRowSimd(const float* x, int64_t num_blocks, int16_t* codes, float* scales,
                      int32_t* sums, float* scaled_sums) {
   HWY_DYNAMIC_DISPATCH(QuantizeRow)(x, num_blocks, codes, scales, sums, scaled_sums);
 }

@@ -13,7 +13,7 @@ namespace tq {
 namespace {
 
 struct Row {
-  std::vector<int8_t> codes;
+  std::vector<int16_t> codes;
   std::vector<float> scales, scaled_sums;
   std::vector<int32_t> sums;
   explicit Row(size_t blocks)
@@ -22,15 +22,15 @@ struct Row {
 
 TEST(QuantizeRow, CodesScaleAndSumOfAKnownBlock) {
   std::vector<float> x(kBlockLen, 0.0f);
-  x[0] = -12.7f;
-  x[1] = 0.25f;   // 2.5 steps: to even
-  x[2] = 6.35f;
+  x[0] = -3276.7f;
+  x[1] = 0.25f;  // 2.5 steps: to even
+  x[2] = 1000.0f;
   Row row(1);
   QuantizeRowRef(x.data(), 1, row.codes.data(), row.scales.data(), row.sums.data(),
                  row.scaled_sums.data());
-  EXPECT_EQ(row.codes[0], -127);
-  EXPECT_NEAR(row.codes[1], 2.5, 0.5);
-  EXPECT_NEAR(row.codes[2], 63.5, 0.5);
+  EXPECT_EQ(row.codes[0], -32767);
+  EXPECT_EQ(row.codes[1], 2);
+  EXPECT_EQ(row.codes[2], 10000);
   EXPECT_EQ(row.codes[3], 0);
   EXPECT_FLOAT_EQ(row.scales[0], 0.1f);
   EXPECT_EQ(row.sums[0], row.codes[0] + row.codes[1] + row.codes[2]);
@@ -48,7 +48,7 @@ TEST(QuantizeRow, ZeroTinyAndNonFiniteBlocks) {
     Row row(4);
     quantize(x.data(), 4, row.codes.data(), row.scales.data(), row.sums.data(),
              row.scaled_sums.data());
-    for (const int8_t code : row.codes) EXPECT_EQ(code, 0);
+    for (const int16_t code : row.codes) EXPECT_EQ(code, 0);
     EXPECT_EQ(row.scales[0], 0.0f);
     EXPECT_EQ(row.scales[1], 0.0f);
     EXPECT_TRUE(std::isnan(row.scales[2]));

@@ -2,7 +2,7 @@
 //
 // Every output is a sum over the inputs in ascending order, block by block, whatever the number of
 // rows and threads and whatever the instruction set: a row's result has the same bits alone and
-// among others. Block types multiply in integers: int8 activations (activations.h), exact int32
+// among others. Block types multiply in integers: int16 activations (activations.h), exact int32
 // sums over a block of 32, then y += (d * scale) * sum, and for Q4_1 y += m * scaled_sum.
 // matmul_ref.cc is the specification.
 #pragma once

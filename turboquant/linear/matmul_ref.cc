@@ -34,21 +34,10 @@ float FloatDot(const PackedMatrix& w, const std::byte* panel, int lane, const fl
   return y;
 }
 
-// Sum of weight code times activation code over one block; codes of Q4_1 as they are, the others
-// around zero.
-int32_t BlockSum(WeightType type, const std::byte* codes, int lane, const int8_t* a) {
+// Sum of weight code times activation code over one block.
+int32_t BlockSum(WeightType type, const std::byte* codes, int lane, const int16_t* a) {
   int32_t sum = 0;
-  for (int i = 0; i < kBlockLen; ++i) {
-    int code;
-    if (type == WeightType::kQ8_0) {
-      code = std::to_integer<int>(codes[(i / 4 * kPanelRows + lane) * 4 + i % 4]) - 128;
-    } else {
-      const int byte = std::to_integer<int>(codes[(i % 16 / 4 * kPanelRows + lane) * 4 + i % 4]);
-      code = i < 16 ? byte & 15 : byte >> 4;
-      if (type == WeightType::kQ4_0) code -= 8;
-    }
-    sum += code * a[i];
-  }
+  for (int k = 0; k < kBlockLen; ++k) sum += BlockCode(type, codes, k, lane) * a[k];
   return sum;
 }
 

@@ -1,9 +1,8 @@
 // Products of packed weights for every instruction set: the same bits as matmul_ref.cc.
 //
-// Lanes are output rows. A 4-bit chunk (four inputs of each row, in the low and again in the high
-// nibbles) is unpacked once for up to kMaxRows activation rows; u8 x s8 pair products add up in 16
-// bits over a block: 8 chunks of at most 2 * 15 * 127 stay below 2^15. An 8-bit code is two such
-// nibbles: code + 128 = 16 hi + lo.
+// Lanes are output rows. A register of codes (pairs of consecutive inputs of each row, 16 bits a
+// code) is unpacked once for up to kMaxRows activation rows; pair products add up in 32 bits over a
+// block, at most 128 * 32767 * 32 < 2^27.
 #include "turboquant/linear/matmul_kernels.h"
 
 #include <algorithm>
@@ -23,30 +22,28 @@ namespace HWY_NAMESPACE {
 using DF = hn::CappedTag<float, kPanelRows>;
 using DI32 = hn::RebindToSigned<DF>;
 using DI16 = hn::Repartition<int16_t, DF>;
-using DI8 = hn::Repartition<int8_t, DF>;
-using DU8 = hn::Repartition<uint8_t, DF>;
 using DU16 = hn::Repartition<uint16_t, DF>;
 using VF = hn::Vec<DF>;
 using VI32 = hn::Vec<DI32>;
 using VI16 = hn::Vec<DI16>;
-using VU8 = hn::Vec<DU8>;
 
 constexpr int kLanes = static_cast<int>(hn::MaxLanes(DF()));
 constexpr int kPanelVecs = kPanelRows / kLanes;
 constexpr int kVecs = kPanelVecs < 2 ? kPanelVecs : 2;  // of a panel that are summed together
 constexpr int kMaxRows = 4;
 
-HWY_INLINE VU8 LowNibbles(VU8 v) { return hn::And(v, hn::Set(DU8(), 15)); }
-HWY_INLINE VU8 HighNibbles(VU8 v) {
-  // Highway shifts bytes by way of 16-bit lanes and a mask of its own; one mask is enough here.
-  return LowNibbles(hn::BitCast(DU8(), hn::ShiftRight<4>(hn::BitCast(DU16(), v))));
+// Pair j (0..3) of the 4-bit codes of a chunk.
+template <int kPair>
+HWY_INLINE VI16 UnpackPair(hn::Vec<DU16> chunk) {
+  const auto shifted = hn::ShiftRight<4 * kPair>(chunk);
+  return hn::BitCast(DI16(), kPair == 3 ? shifted : hn::And(shifted, hn::Set(DU16(), 15)));
 }
 
-// Four activation codes in every lane.
-HWY_INLINE hn::Vec<DI8> BroadcastWord(const int8_t* a) {
-  int32_t word;
-  std::memcpy(&word, a, sizeof word);
-  return hn::BitCast(DI8(), hn::Set(DI32(), word));
+// Two activation codes in every 32-bit lane.
+HWY_INLINE VI16 BroadcastPair(const int16_t* a) {
+  int32_t pair;
+  std::memcpy(&pair, a, sizeof pair);
+  return hn::BitCast(DI16(), hn::Set(DI32(), pair));
 }
 
 HWY_INLINE VF LoadF16(const uint8_t* p) {
@@ -54,53 +51,66 @@ HWY_INLINE VF LoadF16(const uint8_t* p) {
   return hn::PromoteTo(DF(), hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(p)));
 }
 
-// int32 sums of one block: codes of `kVecs` vectors of rows times `kRows` activation rows.
-template <WeightType kType, int kRows>
-HWY_INLINE void BlockSums(const uint8_t* HWY_RESTRICT codes, const int8_t* HWY_RESTRICT a,
-                          int64_t a_stride, const int32_t* HWY_RESTRICT sums, int64_t sums_stride,
-                          VI32 (&out)[kRows][kVecs]) {
-  constexpr bool kIsQ8 = kType == WeightType::kQ8_0;
-  constexpr int kChunks = kIsQ8 ? 8 : 4;
-  constexpr int kChunkBytes = 4 * kPanelRows;
-  VI16 lo_sums[kRows][kVecs], hi_sums[kRows][kVecs];
+// sums += products of one pair of inputs.
+template <int kRows>
+HWY_INLINE void AddPair(const VI16 (&w)[kVecs], const int16_t* HWY_RESTRICT a, int64_t a_stride,
+                        VI32 (&sums)[kRows][kVecs]) {
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
+    const VI16 pair = BroadcastPair(a + r * a_stride);
 #pragma GCC unroll 2
-    for (int v = 0; v < kVecs; ++v) lo_sums[r][v] = hi_sums[r][v] = hn::Zero(DI16());
+    for (int v = 0; v < kVecs; ++v) sums[r][v] = MulAddPairs(DI32(), w[v], pair, sums[r][v]);
   }
-#pragma GCC unroll 8
-  for (int c = 0; c < kChunks; ++c) {
-    VU8 lo[kVecs], hi[kVecs];
+}
+
+template <int kPair, int kRows>
+HWY_INLINE void AddNibblePair(const hn::Vec<DU16> (&chunk)[kVecs], const int16_t* HWY_RESTRICT a,
+                              int64_t a_stride, VI32 (&sums)[kRows][kVecs]) {
+  VI16 w[kVecs];
 #pragma GCC unroll 2
-    for (int v = 0; v < kVecs; ++v) {
-      const VU8 bytes = hn::LoadU(DU8(), codes + c * kChunkBytes + v * 4 * kLanes);
-      lo[v] = LowNibbles(bytes);
-      hi[v] = HighNibbles(bytes);
-    }
+  for (int v = 0; v < kVecs; ++v) w[v] = UnpackPair<kPair>(chunk[v]);
+  AddPair<kRows>(w, a + 2 * kPair, a_stride, sums);
+}
+
+// Sums of one block: `kVecs` vectors of weight rows from `codes` on, times `kRows` activation rows.
+template <WeightType kType, int kRows>
+HWY_INLINE void BlockSums(const uint8_t* HWY_RESTRICT codes, const int16_t* HWY_RESTRICT a,
+                          int64_t a_stride, const int32_t* HWY_RESTRICT a_sums,
+                          int64_t a_sums_stride, VI32 (&sums)[kRows][kVecs]) {
 #pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) {
-      const int8_t* row = a + r * a_stride + 4 * c;
-      const auto a_lo = BroadcastWord(row);
-      const auto a_hi = kIsQ8 ? a_lo : BroadcastWord(row + 16);
+  for (int r = 0; r < kRows; ++r) {
+    // Q4_0 codes are 8 too large.
+    const VI32 start = kType == WeightType::kQ4_0
+                           ? hn::Set(DI32(), -8 * a_sums[r * a_sums_stride])
+                           : hn::Zero(DI32());
+#pragma GCC unroll 2
+    for (int v = 0; v < kVecs; ++v) sums[r][v] = start;
+  }
+  if constexpr (kType == WeightType::kQ8_0) {
+    const hn::Rebind<int8_t, DI16> d8;
+#pragma GCC unroll 4
+    for (int c = 0; c < kBlockLen / 2; ++c) {
+      VI16 w[kVecs];
 #pragma GCC unroll 2
       for (int v = 0; v < kVecs; ++v) {
-        auto& hi_sum = kIsQ8 ? hi_sums[r][v] : lo_sums[r][v];
-        lo_sums[r][v] = hn::Add(lo_sums[r][v], MulPairs(DI16(), lo[v], a_lo));
-        hi_sum = hn::Add(hi_sum, MulPairs(DI16(), hi[v], a_hi));
+        const uint8_t* p = codes + (c * kPanelRows + v * kLanes) * 2;
+        w[v] = hn::PromoteTo(DI16(), hn::LoadU(d8, reinterpret_cast<const int8_t*>(p)));
       }
+      AddPair<kRows>(w, a + 2 * c, a_stride, sums);
     }
-  }
-  constexpr int kOffset = kType == WeightType::kQ4_1 ? 0 : kIsQ8 ? 128 : 8;
+  } else {
 #pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) {
-    VI32 start = hn::Zero(DI32());
-    if constexpr (kOffset != 0) start = hn::Set(DI32(), -kOffset * sums[r * sums_stride]);
+    for (int c = 0; c < kBlockLen / 8; ++c) {
+      hn::Vec<DU16> chunk[kVecs];
 #pragma GCC unroll 2
-    for (int v = 0; v < kVecs; ++v) {
-      out[r][v] = MulAddPairs(DI32(), lo_sums[r][v], hn::Set(DI16(), 1), start);
-      if constexpr (kIsQ8) {
-        out[r][v] = MulAddPairs(DI32(), hi_sums[r][v], hn::Set(DI16(), 16), out[r][v]);
+      for (int v = 0; v < kVecs; ++v) {
+        const uint8_t* p = codes + (c * kPanelRows + v * kLanes) * 4;
+        chunk[v] = hn::LoadU(DU16(), reinterpret_cast<const uint16_t*>(p));
       }
+      AddNibblePair<0, kRows>(chunk, a + 8 * c, a_stride, sums);
+      AddNibblePair<1, kRows>(chunk, a + 8 * c, a_stride, sums);
+      AddNibblePair<2, kRows>(chunk, a + 8 * c, a_stride, sums);
+      AddNibblePair<3, kRows>(chunk, a + 8 * c, a_stride, sums);
     }
   }
 }
@@ -130,10 +140,11 @@ void BlockPanel(const uint8_t* HWY_RESTRICT panel, int64_t num_blocks, const Qua
   constexpr bool kHasMin = kType == WeightType::kQ4_1;
   constexpr int kScaleBytes = (kHasMin ? 4 : 2) * kPanelRows;
   constexpr int kBytes = kScaleBytes + (kType == WeightType::kQ8_0 ? 32 : 16) * kPanelRows;
+  constexpr int kLaneBytes = kType == WeightType::kQ8_0 ? 2 : 4;  // of a row in a chunk
   const int64_t stride = num_blocks * kBlockLen;
   for (int first_lane = 0; first_lane < kPanelRows; first_lane += kVecs * kLanes) {
     const uint8_t* block = panel;
-    const int8_t* a = q.codes.data() + first_row * stride;
+    const int16_t* a = q.codes.data() + first_row * stride;
     const float* scales = q.scales.data() + first_row * num_blocks;
     const int32_t* sums = q.sums.data() + first_row * num_blocks;
     const float* scaled_sums = q.scaled_sums.data() + first_row * num_blocks;
@@ -145,7 +156,7 @@ void BlockPanel(const uint8_t* HWY_RESTRICT panel, int64_t num_blocks, const Qua
     }
     for (int64_t b = 0; b < num_blocks; ++b, block += kBytes, a += kBlockLen) {
       VI32 isum[kRows][kVecs];
-      BlockSums<kType, kRows>(block + kScaleBytes + 4 * first_lane, a, stride, sums + b,
+      BlockSums<kType, kRows>(block + kScaleBytes + kLaneBytes * first_lane, a, stride, sums + b,
                               num_blocks, isum);
 #pragma GCC unroll 2
       for (int v = 0; v < kVecs; ++v) {
@@ -226,7 +237,7 @@ HWY_INLINE void PanelRows(const PanelRange& range, int64_t p, int row) {
 template <WeightType kType>
 void MultiplyType(const PanelRange& range) {
   constexpr int64_t kTileBytes = 128 << 10;
-  const int64_t row_bytes = range.weight->in_dim() * (WeightBlockLen(kType) > 1 ? 1 : 4);
+  const int64_t row_bytes = range.weight->in_dim() * (WeightBlockLen(kType) > 1 ? 2 : 4);
   const int tile = static_cast<int>(
       std::clamp<int64_t>(kTileBytes / row_bytes / kMaxRows * kMaxRows, kMaxRows, 1 << 20));
   for (int first = 0; first < range.rows; first += tile) {

@@ -74,7 +74,10 @@ bool PackQ4Row(WeightType type, const std::byte* row, int64_t in_dim, int lane, 
     }
     from += 2 * num_scales;
     to += 2 * num_scales * kPanelRows;
-    for (int c = 0; c < 4; ++c) std::memcpy(to + (c * kPanelRows + lane) * 4, from + 4 * c, 4);
+    for (int k = 0; k < kBlockLen; ++k) {
+      const std::byte code = k < 16 ? from[k] & std::byte{15} : from[k - 16] >> 4;
+      to[Q4ByteIndex(k, lane)] |= code << (4 * (k / 2 % 2));
+    }
   }
   return finite;
 }
@@ -87,9 +90,7 @@ bool PackQ8Row(const std::byte* row, int64_t in_dim, int lane, std::byte* panel)
     finite &= FiniteF16(from);
     std::memcpy(to + 2 * lane, from, 2);
     to += 2 * kPanelRows;
-    for (int i = 0; i < kBlockLen; ++i) {
-      to[((i / 4) * kPanelRows + lane) * 4 + i % 4] = from[2 + i] ^ std::byte{0x80};
-    }
+    for (int k = 0; k < kBlockLen; ++k) to[Q8ByteIndex(k, lane)] = from[2 + k];
   }
   return finite;
 }
@@ -181,18 +182,9 @@ void PackedMatrix::DecodeRow(int64_t row, float* out) const {
     const float m =
         type_ == WeightType::kQ4_1 ? ReadFloat(WeightType::kF16, p + 2 * (kPanelRows + lane)) : 0;
     const std::byte* codes = p + (type_ == WeightType::kQ4_1 ? 4 : 2) * kPanelRows;
-    float* y = out + b * kBlockLen;
-    for (int i = 0; i < kBlockLen; ++i) {
-      if (type_ == WeightType::kQ8_0) {
-        const int byte = std::to_integer<int>(codes[((i / 4) * kPanelRows + lane) * 4 + i % 4]);
-        y[i] = d * static_cast<float>(byte - 128);
-        continue;
-      }
-      const int j = i % 16;
-      const int byte = std::to_integer<int>(codes[((j / 4) * kPanelRows + lane) * 4 + j % 4]);
-      const int code = i < 16 ? byte & 15 : byte >> 4;
-      y[i] = type_ == WeightType::kQ4_1 ? d * static_cast<float>(code) + m
-                                        : d * static_cast<float>(code - 8);
+    for (int k = 0; k < kBlockLen; ++k) {
+      const auto code = static_cast<float>(BlockCode(type_, codes, k, lane));
+      out[b * kBlockLen + k] = type_ == WeightType::kQ4_1 ? d * code + m : d * code;
     }
   }
 }

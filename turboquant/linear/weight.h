@@ -1,7 +1,7 @@
 // A weight matrix as the kernels want it: rows interleaved in panels of 16.
 //
-// A register holds one value (or four consecutive inputs in one 32-bit lane) of several output
-// rows, so a product needs no sum across lanes and every instruction set reads the same bytes.
+// A register holds one input (or a pair of inputs in one 32-bit lane) of several output rows, so a
+// product needs no sum across lanes and every instruction set reads the same bytes.
 // The file's blocks are moved, never requantized: bits per weight stay what they were.
 #pragma once
 
@@ -33,10 +33,10 @@ inline constexpr int kBlockLen = 32;  // inputs that share a scale, in weights a
 
 // Panel p holds output rows 16 p .. 16 p + 15 (rows past the end are zero), inputs ascending:
 //   float types: [in_dim][16 rows]
-//   Q4_0, Q4_1:  a block = [16 d][16 m, Q4_1 only][4 chunks][16 rows][4 bytes]; chunk c has inputs
-//                4 c .. 4 c + 3 in the low nibbles and 16 + 4 c .. in the high ones
-//   Q8_0:        a block = [16 d][8 chunks][16 rows][4 bytes]; byte = code + 128, chunk c has
-//                inputs 4 c .. 4 c + 3
+//   Q4_0, Q4_1:  a block = [16 d][16 m, Q4_1 only][4 chunks][16 rows][2 inputs][4 nibbles]; nibble j
+//                of the 16 bits of (chunk c, input i) is the code of input 8 c + 2 j + i
+//   Q8_0:        a block = [16 d][16 chunks][16 rows][2 inputs], one byte a code
+// so that a shift and a mask give pairs of consecutive inputs as 16-bit numbers, row by row.
 class PackedMatrix {
  public:
   PackedMatrix() = default;
@@ -70,5 +70,18 @@ class PackedMatrix {
 
 // Bytes of one packed block of 16 rows x 32 inputs (x 1 input for the float types).
 int PackedBlockBytes(WeightType type);
+
+// Where the code of input k (0..31) of panel row `lane` lies behind the scales of a packed block. A
+// 4-bit code is the high nibble of its byte for odd k / 2.
+constexpr int Q4ByteIndex(int k, int lane) {
+  return (k / 8 * kPanelRows + lane) * 4 + k % 2 * 2 + k % 8 / 4;
+}
+constexpr int Q8ByteIndex(int k, int lane) { return (k / 2 * kPanelRows + lane) * 2 + k % 2; }
+// That code as it multiplies d.
+inline int BlockCode(WeightType type, const std::byte* codes, int k, int lane) {
+  if (type == WeightType::kQ8_0) return static_cast<int8_t>(codes[Q8ByteIndex(k, lane)]);
+  const int code = std::to_integer<int>(codes[Q4ByteIndex(k, lane)]) >> (4 * (k / 2 % 2)) & 15;
+  return type == WeightType::kQ4_0 ? code - 8 : code;
+}
 
 }  // namespace tq
