@@ -17,7 +17,7 @@ ensure_venv
 say "Fetching the source of llama-cpp-python $llama_cpp_python (74 MiB)"
 rm -rf $dir
 mkdir -p $dir
-logged .venv/bin/python -m pip --disable-pip-version-check --no-cache-dir download --no-deps \
+logged .venv/bin/python -m pip --disable-pip-version-check --no-cache-dir --retries 2 download --no-deps \
   --no-binary llama-cpp-python --dest $dir "llama-cpp-python==$llama_cpp_python" ||
   fail_with_log "llama-cpp-python $llama_cpp_python could not be fetched from PyPI" \
     "Check the network (behind a proxy: set https_proxy), then run this again."
