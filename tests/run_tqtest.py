@@ -41,7 +41,7 @@ def parse(path):
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         word, _, rest = line.partition(" ")
         starts_step = word in ("run", "fail") and rest
-        if section is not None and not (starts_step or line.startswith("# ")):
+        if section is not None and not (starts_step or line.startswith(("# ", "file "))):
             if line.startswith("----"):
                 section = line[4:].strip()
                 steps[-1].sections[section] = []
@@ -174,11 +174,12 @@ def run_step(step, variables, environment, folder):
 
 def run_file(path, options):
     steps, files = parse(path)
-    variables = {"TQ": str(pathlib.Path(options.tq).resolve()), "MODEL": options.model,
-                 "TEXT": options.text, "SOURCE": str(pathlib.Path(__file__).parents[1].resolve())}
+    variables = {"TQ": os.path.abspath(options.tq), "MODEL": os.path.abspath(options.model),
+                 "TEXT": os.path.abspath(options.text),
+                 "SOURCE": str(pathlib.Path(__file__).parents[1].resolve())}
     used = path.read_text(encoding="utf-8")
     for name in ("MODEL", "TEXT"):
-        if re.search(r"\$" + name + r"\b", used) and not os.path.exists(variables[name]):
+        if re.search(r"\$" + name + r"\b", used) and not os.path.isfile(variables[name]):
             print(f"{path}: skipped, ${name} is not there: {variables[name]}")
             return SKIPPED
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TQ_")}

@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""Writes the seeds of the fuzz targets into tests/fuzz/corpus (the same bytes each time)."""
+import json
+import pathlib
+import struct
+
+HERE = pathlib.Path(__file__).parent / "corpus"
+
+
+def text(s):
+    b = s if isinstance(s, bytes) else s.encode()
+    return struct.pack("<Q", len(b)) + b
+
+
+def value(key, kind, raw):
+    return text(key) + struct.pack("<I", kind) + raw
+
+
+def texts(items):
+    return struct.pack("<IQ", 8, len(items)) + b"".join(map(text, items))
+
+
+def tensor(name, shape, kind, offset):
+    return text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, offset)
+
+
+def gguf(values, tensors=(), data=b"", version=3, align=32):
+    out = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(values)) + b"".join(values) + b"".join(tensors)
+    if tensors:
+        out += b"\0" * (-len(out) % align)
+    return out + data
+
+
+def gguf_seeds():
+    scalars = [value(f"k{kind}", kind, raw) for kind, raw in (
+        (0, b"\xff"), (1, b"\xff"), (2, b"\xff\xff"), (3, b"\xff\xff"), (4, b"\1\0\0\0"), (5, b"\xff" * 4),
+        (6, struct.pack("<f", 0.5)), (7, b"\1"), (8, text("text")), (10, b"\xff" * 8), (11, b"\xff" * 8),
+        (12, struct.pack("<d", 0.1)))]
+    arrays = [value("texts", 9, texts(["a", "", "b"])), value("ints", 9, struct.pack("<IQ2i", 5, 2, 1, -1)),
+              value("floats", 9, struct.pack("<IQf", 6, 1, 0.5)), value("bools", 9, struct.pack("<IQ2B", 7, 2, 0, 1))]
+    three = [tensor("a", [3], 0, 0), tensor("b", [64, 2], 2, 32), tensor("c", [1, 1, 2, 1], 1, 128)]
+    whole = gguf(scalars + arrays, three, b"x" * 132)
+    yield "whole", whole
+    yield "version2", gguf(scalars[:2], three, b"x" * 132, version=2)
+    yield "no_tensors", gguf(scalars)
+    yield "truncated_header", whole[:65]
+    yield "truncated_data", whole[:-10]
+    yield "alignment_0", gguf([value("general.alignment", 4, b"\0" * 4)], three, b"x" * 132)
+    yield "alignment_64", gguf([value("general.alignment", 4, b"\x40\0\0\0")], three[:1], b"x" * 12, align=64)
+    yield "alignment_text", gguf([value("general.alignment", 8, text("32"))])
+    yield "empty_key", gguf([value("", 4, b"\0" * 4)])
+    yield "duplicate_key", gguf([scalars[0], scalars[0]])
+    yield "duplicate_tensor", gguf([], [three[0], tensor("a", [1], 0, 32)], b"x" * 64)
+    yield "overlap", gguf([], [tensor("a", [16], 0, 0), tensor("b", [1], 0, 32)], b"x" * 64)
+    yield "dimension_0", gguf([], [tensor("a", [4, 0], 0, 0)], b"x" * 64)
+    yield "dimension_2_42", gguf([], [tensor("a", [2**42 + 1], 0, 0)], b"x" * 64)
+    yield "product_overflows", gguf([], [tensor("a", [2**32, 2**32], 0, 0)], b"x" * 64)
+    yield "type_77", gguf([], [tensor("a", [1], 77, 0)], b"x" * 64)
+    yield "offset_max", gguf([], [tensor("a", [1], 0, 2**64 - 32)], b"x" * 64)
+    yield "nested_array", gguf([value("k", 9, struct.pack("<IQIQ", 9, 1, 4, 0))])
+    yield "huge_array", gguf([value("k", 9, struct.pack("<IQ", 8, 2**61))])
+    yield "huge_counts", b"GGUF" + struct.pack("<IQQ", 3, 2**60, 2**60) + b"\0" * 41
+    yield "big_endian", b"GGUF" + struct.pack(">IQQ", 3, 0, 0)
+
+
+def safetensors_seeds():
+    def file(header, payload=b""):
+        raw = header if isinstance(header, bytes) else json.dumps(header).encode()
+        return struct.pack("<Q", len(raw)) + raw + payload
+
+    def entry(kind, shape, begin, end):
+        return {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
+
+    kinds = (("I64", 8), ("F32", 4), ("I32", 4), ("F16", 2), ("BF16", 2), ("I8", 1), ("U8", 1))
+    header, end = {"__metadata__": {"a": "b"}}, 0
+    for kind, size in kinds:
+        header[kind.lower()] = entry(kind, [2], end, end + 2 * size)
+        end += 2 * size
+    whole = file(header, bytes(range(end)))
+    yield "whole", whole
+    yield "truncated", whole[:-1]
+    yield "empty_tensor", file({"a": entry("F32", [0, 3], 0, 0), "b": entry("F32", [], 0, 4)}, b"abcd")
+    yield "overlap", file({"a": entry("U8", [4], 0, 4), "b": entry("U8", [4], 2, 6)}, b"abcdef")
+    yield "hole", file({"a": entry("U8", [2], 2, 4)}, b"abcd")
+    yield "overflow", file({"a": entry("F32", [2**62, 8], 0, 4)}, b"abcd")
+    yield "duplicate", file(b'{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":{}}')
+    yield "deep", file(b"[" * 200)
+    yield "huge_header", b"\xff" * 8
+    yield "no_json", file(b"not json")
+
+
+def tokenizer_seeds():
+    oddities = ("caf\u00e9 12ab's \n\n <|im_start|>x<|im_end|>\n<tag> \U0001f468\u200d\U0001f469 "
+                "\u2029\t\u3000aaaaabcbc").encode() + b"\xff\xc3\xe2\x82 a"
+    for kind in range(8):
+        yield f"text_{kind}", bytes([kind]) + oddities
+    letters = [chr(c) for c in range(33, 127)]
+    values = [value("tokenizer.ggml.model", 8, text("gpt2")), value("tokenizer.ggml.pre", 8, text("smollm")),
+              value("tokenizer.ggml.tokens", 9, texts(letters + ["ab", "<s>"])),
+              value("tokenizer.ggml.merges", 9, texts(["a b"])),
+              value("tokenizer.ggml.token_type", 9, struct.pack("<IQ96i", 5, 96, *([1] * 95 + [3]))),
+              value("tokenizer.ggml.bos_token_id", 4, struct.pack("<I", 95)),
+              value("tokenizer.ggml.add_bos_token", 7, b"\1")]
+    yield "vocabulary", b"\x80" + gguf(values)
+    yield "bad_merge", b"\x80" + gguf(values[:3] + [value("tokenizer.ggml.merges", 9, texts(["a zz"]))])
+
+
+def chat_seeds():
+    golden = json.load(open(pathlib.Path(__file__).parents[1] / "golden" / "chat_templates.json", encoding="ascii"))
+    for name, source in golden["templates"].items():
+        yield name.replace(" ", "_"), source.encode()
+    snippets = [case["source"] for case in golden["cases"] if "source" in case]
+    for i in range(0, len(snippets), 7):
+        yield f"snippet_{i:03}", snippets[i].encode() + b"\0" + "caf\u00e9 </think> \n{{ x }}".encode() + b"\xff"
+    yield "limit_loops", b"{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"
+    yield "limit_growth", b"{% set n = namespace(x='ab') %}{% for i in range(99) %}{% set n.x = n.x + n.x %}{% endfor %}"
+    yield "limit_depth", b"{{ " + b"(" * 500
+
+
+def main():
+    for folder, seeds in (("gguf", gguf_seeds), ("safetensors", safetensors_seeds), ("tokenizer", tokenizer_seeds),
+                          ("chat_template", chat_seeds)):
+        (HERE / folder).mkdir(parents=True, exist_ok=True)
+        for name, data in seeds():
+            (HERE / folder / name).write_bytes(data)
+
+
+if __name__ == "__main__":
+    main()
