@@ -9,6 +9,7 @@ namespace {
 
 using Scope = std::map<std::string, Value, std::less<>>;
 constexpr int64_t kMaxRange = 100000;
+constexpr size_t kStepsPerLoop = 16;  // the loop variable is a dict, made anew each time
 
 Status Overflow(const std::string& op) {
   return InvalidArgument("the integers are too large for ", op);
@@ -181,6 +182,7 @@ class Evaluator {
     if (statement.filter != nullptr) TQ_RETURN_IF_ERROR(FilterItems(statement, items));
     if (items.empty()) return Run(statement.else_body, out);
     for (size_t i = 0; i < items.size(); ++i) {
+      TQ_RETURN_IF_ERROR(AtLine(statement.line, budget_.Spend(kStepsPerLoop)));
       scopes_.emplace_back();
       Status status = AtLine(statement.line, Bind(statement, items[i]));
       if (status.ok()) status = AtLine(statement.line, SetLoop(items, i));
@@ -197,6 +199,7 @@ class Evaluator {
   Status FilterItems(const Statement& statement, List& items) {
     List kept;
     for (const Value& item : items) {
+      TQ_RETURN_IF_ERROR(AtLine(statement.line, budget_.Spend(1)));
       scopes_.emplace_back();
       Status status = AtLine(statement.line, Bind(statement, item));
       Result<Value> holds = status.ok() ? Eval(*statement.filter) : Result<Value>(status);

@@ -108,7 +108,9 @@ std::string Repr(const Value& value) {
 
 Status AppendJson(const Value& value, int indent, int level, std::string& out) {
   const auto new_line = [&](int at) {
-    if (indent >= 0) out += "\n" + std::string(static_cast<size_t>(indent * at), ' ');
+    if (indent < 0) return;
+    out += '\n';
+    out.append(static_cast<size_t>(indent * at), ' ');
   };
   const char* separator = indent < 0 ? ", " : ",";
   if (value.text() != nullptr) {
