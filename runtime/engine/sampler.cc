@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "turboquant/base/numeric.h"
@@ -18,7 +17,10 @@ Status CheckRange(const char* name, double value, double low, double high, bool 
                          " to ", high);
 }
 
-constexpr int kMaxTopK = std::numeric_limits<int>::max();
+Status CheckNotNegative(const char* name, int value) {
+  if (value >= 0) return OkStatus();
+  return InvalidArgument(name, " = ", value, ": expected 0 or more");
+}
 
 // A token and its probability relative to the most probable one.
 struct Candidate {
@@ -78,11 +80,11 @@ std::vector<Candidate> Restrict(std::vector<Candidate> all, const SamplingParams
 
 Status SamplingParams::Validate() const {
   TQ_RETURN_IF_ERROR(CheckRange("temperature", temperature, 0, 100));
-  TQ_RETURN_IF_ERROR(CheckRange("top_k", top_k, 0, kMaxTopK));
+  TQ_RETURN_IF_ERROR(CheckNotNegative("top_k", top_k));
   TQ_RETURN_IF_ERROR(CheckRange("top_p", top_p, 0, 1, /*low_open=*/true));
   TQ_RETURN_IF_ERROR(CheckRange("min_p", min_p, 0, 1));
   TQ_RETURN_IF_ERROR(CheckRange("repetition_penalty", repetition_penalty, 0, 100, true));
-  return CheckRange("penalty_last", penalty_last, 0, kMaxTopK);
+  return CheckNotNegative("penalty_last", penalty_last);
 }
 
 int32_t Sampler::Sample(std::span<const float> logits, std::span<const int32_t> history) {

@@ -19,8 +19,8 @@ namespace tq {
 
 struct GenerateOptions {
   int max_tokens = 256;
-  SamplingParams sampling;
-  std::vector<std::string> stop;  // strings that end the text; not part of it
+  SamplingParams sampling = {};
+  std::vector<std::string> stop = {};  // strings that end the text; not part of it
   bool ignore_stop_tokens = false;
   const std::atomic<bool>* cancel = nullptr;  // set from outside: stop after the current token
 };
