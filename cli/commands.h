@@ -1,0 +1,14 @@
+// One function per subcommand: adds it to the program.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "cli/common.h"
+
+namespace tq::cli {
+
+Command AddRun(CLI::App& app);
+Command AddCompare(CLI::App& app);
+Command AddInfo(CLI::App& app);
+
+}  // namespace tq::cli

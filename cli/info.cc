@@ -1,0 +1,235 @@
+// tq info: this machine, a model or a profile; what applies to which layer and why.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "cli/commands.h"
+#include "cli/kv_choice.h"
+#include "cli/loaded_model.h"
+#include "cli/table.h"
+#include "runtime/evaluate/footprint.h"
+#include "runtime/evaluate/results_json.h"
+#include "turboquant/attention/attention.h"
+#include "turboquant/base/file.h"
+#include "turboquant/base/isa.h"
+
+namespace tq::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kPresets[] = {"f16",  "k8v8", "k8v4", "k4v4",
+                                    "k4v2", "k3v3", "k3v2", "k2v2"};
+constexpr int64_t kContexts[] = {2048, 8192, 32768, 131072};
+
+struct InfoFlags {
+  std::string subject;  // empty: this machine
+  KvFlags kv;
+  OutputFlags output;
+  int64_t context = 0;
+  int threads = 0;
+};
+
+bool IsProfile(const std::string& path) {
+  return std::filesystem::path(path).extension() == ".tqprofile" ||
+         FileExists((std::filesystem::path(path) / "profile.json").string());
+}
+
+Result<int> MachineInfo(const InfoFlags& flags) {
+  const ThreadPool pool(flags.threads);
+  Json j;
+  j["version"] = Version();
+  j["machine"] = MachineName();
+  j["threads"] = pool.num_threads();
+  j["physical_cores"] = NumPhysicalCores();
+  j["isa"] = CurrentIsa();
+  j["isas"] = AvailableIsas();
+  j["formats"] = Json::array();
+  TextTable formats({"bits", "name", "code books", "arithmetic"}, {1, 2, 3});
+  for (const FormatInfo& info : RegisteredFormats()) {
+    std::vector<std::string> books;
+    for (const Codebook book : info.codebooks) books.emplace_back(Name(book));
+    formats.Add({std::to_string(info.bits), info.name, fmt::format("{}", fmt::join(books, ", ")),
+                 info.arithmetic});
+    j["formats"].push_back({{"bits", info.bits},
+                            {"name", info.name},
+                            {"codebooks", books},
+                            {"arithmetic", info.arithmetic}});
+  }
+  TextTable presets({"preset", "bits per value\nhead_dim 64", "\nhead_dim 128", "kernel"}, {0, 3});
+  j["presets"] = Json::array();
+  for (const char* name : kPresets) {
+    TQ_ASSIGN_OR_RETURN(const HeadFormat f, ParsePreset(name));
+    presets.Add({name, fmt::format("{:.3f}", BitsPerValue(f, 64)),
+                 fmt::format("{:.3f}", BitsPerValue(f, 128)), DescribeKernel(f)});
+    j["presets"].push_back({{"name", name},
+                            {"bits_per_value_64", BitsPerValue(f, 64)},
+                            {"bits_per_value_128", BitsPerValue(f, 128)},
+                            {"kernel", DescribeKernel(f)}});
+  }
+  const std::string folder = DataFolder();
+  j["data_folder"] = folder;
+  if (flags.output.json) {
+    PrintOut(j.dump(2) + "\n");
+    return kDone;
+  }
+  PrintOut(fmt::format("tq {} on {}\n", Version(), MachineName()));
+  PrintOut(fmt::format("threads:          {} (physical cores: {})\n", pool.num_threads(),
+                       NumPhysicalCores()));
+  PrintOut(fmt::format("instruction sets: {} in use; available: {} (TQ_ISA forces one)\n",
+                       CurrentIsa(), fmt::join(AvailableIsas(), ", ")));
+  PrintOut(fmt::format("data folder:      {}\n\n",
+                       folder.empty() ? "none; ./quickstart makes one" : folder));
+  PrintOut("Formats of K and V, in any pair k<a>v<b>:\n" + formats.ToString());
+  PrintOut("\nPresets for --kv (everything counted but the recent window):\n" +
+           presets.ToString());
+  return kDone;
+}
+
+std::string WeightTypes(const GgufFile& file, size_t* bytes) {
+  std::map<std::string, int> counts;
+  for (const GgufTensor& t : file.tensors()) {
+    ++counts[GgmlTypeName(t.type)];
+    *bytes += t.data.size();
+  }
+  std::vector<std::pair<std::string, int>> sorted(counts.begin(), counts.end());
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::string out;
+  for (const auto& [name, count] : sorted) {
+    out += fmt::format("{}{} ({})", out.empty() ? "" : ", ", name, count);
+  }
+  return out;
+}
+
+Result<int> ModelInfo(const InfoFlags& flags) {
+  ModelFlags model_flags;
+  model_flags.model = flags.subject;
+  model_flags.threads = flags.threads;
+  OutputFlags silent = flags.output;
+  silent.quiet = true;
+  TQ_ASSIGN_OR_RETURN(const LoadedModel loaded, LoadModel(model_flags, silent));
+  const Architecture& a = loaded.model->arch();
+  size_t weight_bytes = 0;
+  const std::string types = WeightTypes(loaded.model->file(), &weight_bytes);
+  TQ_ASSIGN_OR_RETURN(const int64_t context, ContextLen(flags.context, a.context_len, flags.output));
+  const KvModel model = loaded.ForKv();
+  TQ_ASSIGN_OR_RETURN(const KvChoice choice, ChooseKv(model, flags.kv, context));
+  const bool has_bias = !loaded.model->KBias().empty();
+
+  Json j;
+  j["path"] = loaded.path;
+  j["model"] = a.model_name;
+  j["architecture"] = a.name;
+  j["num_layers"] = a.num_layers;
+  j["hidden_dim"] = a.hidden_dim;
+  j["ffn_dim"] = a.ffn_dim;
+  j["vocab_size"] = a.vocab_size;
+  j["num_q_heads"] = a.num_q_heads;
+  j["num_kv_heads"] = a.num_kv_heads;
+  j["head_dim"] = a.head_dim;
+  j["context_len"] = a.context_len;
+  j["rope_base"] = a.rope_base;
+  j["weights_bytes"] = weight_bytes;
+  j["weight_types"] = types;
+  j["tokenizer"] = loaded.tokenizer->Describe();
+  j["chat_template"] = !loaded.tokenizer->chat_template().empty();
+  j["k_bias"] = has_bias;
+  j["structure_xxh3"] = fmt::format("{:016x}", model.structure_hash);
+  j["kv"] = choice.name;
+  j["notes"] = choice.notes;
+  j["layers"] = Json::array();
+  for (size_t i = 0; i < choice.config.formats.size(); ++i) {
+    const HeadFormat& f = choice.config.formats[i];
+    j["layers"].push_back({{"layer", i / a.num_kv_heads},
+                           {"head", i % a.num_kv_heads},
+                           {"kv", PresetName(f)},
+                           {"bits_per_value", BitsPerValue(f, a.head_dim)},
+                           {"kernel", DescribeKernel(f)},
+                           {"why", choice.reasons[i]}});
+  }
+
+  std::vector<std::string> header = {"--kv", "bits per\nvalue"};
+  for (const int64_t n : kContexts) header.push_back(FormatCount(n) + "\ntokens");
+  header.push_back("ratio at\n131,072");
+  TextTable sizes(header);
+  j["cache"] = Json::array();
+  const auto add = [&](const std::string& name, const CacheConfig& config) {
+    std::vector<std::string> row = {name, fmt::format("{:.3f}", SealedBitsPerValue(config))};
+    Json contexts = Json::array();
+    for (const int64_t n : kContexts) {
+      const CacheBytes bytes = CacheFootprint(config, n);
+      row.push_back(FormatMiB(bytes.total()));
+      contexts.push_back({{"tokens", n}, {"bytes", bytes.total()}});
+    }
+    row.push_back(FormatRatio(FootprintRatio(config, 131072)));
+    sizes.Add(std::move(row));
+    j["cache"].push_back({{"kv", name},
+                          {"bits_per_value", SealedBitsPerValue(config)},
+                          {"ratio_at_131072", FootprintRatio(config, 131072)},
+                          {"contexts", std::move(contexts)}});
+  };
+  bool is_preset = false;
+  for (const char* preset : kPresets) {
+    TQ_ASSIGN_OR_RETURN(const KvChoice uniform, UniformKv(model, preset, flags.kv));
+    add(preset, uniform.config);
+    is_preset |= choice.name == preset;
+  }
+  if (!is_preset) add(choice.name, choice.config);
+
+  if (flags.output.json) {
+    PrintOut(j.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+    return kDone;
+  }
+  PrintOut(fmt::format("{}: {}, {}\n", loaded.path, a.model_name, a.name));
+  PrintOut(fmt::format("layers:    {}, all with full attention; {} query heads on {} KV heads of {}\n",
+                       a.num_layers, a.num_q_heads, a.num_kv_heads, a.head_dim));
+  PrintOut(fmt::format("width:     {}, feed-forward {}, vocabulary {}\n", a.hidden_dim, a.ffn_dim,
+                       FormatCount(a.vocab_size)));
+  PrintOut(fmt::format("trained:   contexts of {} tokens, RoPE base {:.0f}\n",
+                       FormatCount(a.context_len), a.rope_base));
+  PrintOut(fmt::format("weights:   {} in {}\n", FormatMiB(weight_bytes), types));
+  PrintOut(fmt::format("tokenizer: {}; chat template: {}\n", loaded.tokenizer->Describe(),
+                       loaded.tokenizer->chat_template().empty() ? "none" : "yes"));
+  PrintOut(fmt::format("k bias:    {}\n", has_bias ? "yes: keys are centred by it" : "none"));
+  PrintOut(fmt::format("\nCache of {} at a context of {}:\n", choice.name, FormatCount(context)));
+  for (const std::string& note : choice.notes) PrintOut("  " + note + "\n");
+  PrintOut(ExplainKv(choice));
+  PrintOut(fmt::format(
+      "\nCache of one sequence, everything counted (window {} recent and {} first tokens):\n",
+      choice.config.recent_len, choice.config.sink_len));
+  PrintOut(sizes.ToString());
+  return kDone;
+}
+
+Result<int> ProfileInfo(const InfoFlags& flags) { return Unsupported("profile ", flags.subject); }
+
+}  // namespace
+
+Command AddInfo(CLI::App& app) {
+  CLI::App* command = AddCommand(app, "info", "What there is: this machine, a model or a profile",
+                                 "tq info && tq info model.gguf --kv k3v2 --pin \"1,10=k8v4\"");
+  auto flags = std::make_shared<InfoFlags>();
+  command->add_option("model,--model", flags->subject,
+                      "A GGUF file or a .tqprofile folder; nothing: this machine");
+  flags->kv.Add(command);
+  command->add_option("--context", flags->context,
+                      "The context that --kv auto decides for; 0 = what the model was trained for");
+  command->add_option("--threads", flags->threads, "Threads; 0 = one per physical core");
+  flags->output.Add(command);
+  return {"info", [flags]() -> Result<int> {
+            if (flags->threads < 0 || flags->threads > 1024) {
+              return InvalidArgument("--threads ", flags->threads, " is outside 0..1024");
+            }
+            if (flags->subject.empty()) return MachineInfo(*flags);
+            if (IsProfile(flags->subject)) return ProfileInfo(*flags);
+            return ModelInfo(*flags);
+          }};
+}
+
+}  // namespace tq::cli

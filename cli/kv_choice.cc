@@ -1,0 +1,235 @@
+#include "cli/kv_choice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <utility>
+
+#include "cli/common.h"
+#include "turboquant/attention/attention.h"
+#include "turboquant/base/file.h"
+#include "turboquant/base/numeric.h"
+#include "turboquant/codec/record_layout.h"
+
+namespace tq::cli {
+namespace {
+
+constexpr char kPinForm[] = "; a pin is LAYERS[:HEADS]=PRESET, e.g. \"1,10=k8v4;3:0=k4v4;20-29=k3v2\"";
+
+bool IsProfilePath(const std::string& kv) {
+  return IsDirectory(kv) || std::filesystem::path(kv).extension() == ".tqprofile" ||
+         kv.find('/') != std::string::npos;
+}
+
+// Centres apply to the keys of every format that is quantized.
+HeadFormat WithCenterOf(HeadFormat format, const CacheConfig& config) {
+  if (!config.centers.empty() && !format.k.is_f16()) {
+    format.k = WithCenter(format.k, Center::kRopeMean);
+  }
+  return format;
+}
+
+Status ApplyWindow(const KvFlags& flags, KvChoice* choice) {
+  const auto apply = [&](const char* flag, int value, int* target) {
+    if (value < 0) return OkStatus();
+    constexpr int kMost = 1 << 24;
+    if (value > kMost) return InvalidArgument(flag, " ", value, " is more than ", kMost);
+    *target = value;
+    if (value % kPageLen != 0) {
+      choice->notes.push_back(fmt::format("{} {}: rounded up to {}, whole blocks of {} tokens", flag,
+                                          value, RoundUp(value, kPageLen), kPageLen));
+    }
+    return OkStatus();
+  };
+  TQ_RETURN_IF_ERROR(apply("--recent-len", flags.recent_len, &choice->config.recent_len));
+  return apply("--sink-len", flags.sink_len, &choice->config.sink_len);
+}
+
+struct Range {
+  int first = 0, last = 0;
+};
+
+// "3" or "3-5" within 0..count-1.
+Result<Range> ParseRange(const std::string& text, const char* what, int count,
+                         const std::string& pin) {
+  const auto number = [](std::string_view digits, int* value) {
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), *value);
+    return error == std::errc() && end == digits.data() + digits.size() && !digits.empty();
+  };
+  Range r;
+  const size_t dash = text.find('-');
+  const bool parsed = dash == std::string::npos
+                          ? number(text, &r.first) && number(text, &r.last)
+                          : number(std::string_view(text).substr(0, dash), &r.first) &&
+                                number(std::string_view(text).substr(dash + 1), &r.last);
+  if (!parsed) return InvalidArgument("--pin '", pin, "': '", text, "' is no ", what, kPinForm);
+  if (r.first < 0 || r.first > r.last || r.last >= count) {
+    return InvalidArgument("--pin '", pin, "': ", what, " ", text, " is outside 0..", count - 1);
+  }
+  return r;
+}
+
+Status ApplyPin(const std::string& pin, KvChoice* choice) {
+  CacheConfig& config = choice->config;
+  const size_t equals = pin.find('=');
+  if (equals == std::string::npos) return InvalidArgument("--pin '", pin, "' has no '='", kPinForm);
+  Result<HeadFormat> parsed = ParsePreset(SplitList(pin.substr(equals + 1), '\0').front());
+  if (!parsed.ok()) return parsed.status().WithContext(StrCat("--pin '", pin, "'"));
+  const HeadFormat format = WithCenterOf(*parsed, config);
+  for (const std::string& target : SplitList(pin.substr(0, equals), ',')) {
+    const size_t colon = target.find(':');
+    TQ_ASSIGN_OR_RETURN(const Range layers, ParseRange(target.substr(0, colon), "layer",
+                                                       config.num_layers, pin));
+    Range heads{0, config.num_kv_heads - 1};
+    if (colon != std::string::npos) {
+      TQ_ASSIGN_OR_RETURN(heads, ParseRange(target.substr(colon + 1), "KV head",
+                                            config.num_kv_heads, pin));
+    }
+    for (int layer = layers.first; layer <= layers.last; ++layer) {
+      for (int head = heads.first; head <= heads.last; ++head) {
+        const size_t i = static_cast<size_t>(layer) * config.num_kv_heads + head;
+        config.formats[i] = format;
+        choice->reasons[i] = "--pin " + pin;
+      }
+    }
+  }
+  return OkStatus();
+}
+
+Result<KvChoice> FromProfile(const KvModel& model, const std::string& path, const KvFlags& flags,
+                             const std::string& reason) {
+  (void)model;
+  (void)flags;
+  (void)reason;
+  return Unsupported("profile '", path, "'");
+}
+
+// Keys below 4 bits are only sure to be good enough where somebody measured them.
+void WarnAboutLowKeys(KvChoice* choice) {
+  for (const HeadFormat& f : choice->config.formats) {
+    if (f.k.bits >= 4) continue;
+    choice->notes.push_back(fmt::format(
+        "{}: keys below 4 bits are not verified for this model; `tq compare` measures what they "
+        "cost",
+        choice->name));
+    return;
+  }
+}
+
+std::string FormatName(const HeadFormat& f) {
+  return PresetName(f) + (f.k.center == Center::kRopeMean ? " centred" : "");
+}
+
+}  // namespace
+
+void KvFlags::Add(CLI::App* app) {
+  app->add_option("--kv", kv,
+                  "Format of the cache: f16, k8v4, k4v4, k3v2, any k<a>v<b>, a profile folder, or auto");
+  app->add_option("--pin", pin, "Other formats for some layers or layer:head, \"1,10=k8v4;3:0=k4v4\"")
+      ->capture_default_str();
+  AddWindow(app);
+}
+
+void KvFlags::AddWindow(CLI::App* app) {
+  app->add_option("--recent-len", recent_len,
+                  "Recent tokens kept at 8 bit (default 256), in blocks of 64")
+      ->check(CLI::NonNegativeNumber)
+      ->default_str("");
+  app->add_option("--sink-len", sink_len, "First tokens kept at 8 bit (default 4), in blocks of 64")
+      ->check(CLI::NonNegativeNumber)
+      ->default_str("");
+}
+
+std::string ProfileBeside(const std::string& model_path) {
+  return std::filesystem::path(model_path).replace_extension(".tqprofile").string();
+}
+
+Status ApplyPins(const std::string& pins, KvChoice* choice) {
+  if (pins.empty()) return OkStatus();
+  for (const std::string& pin : SplitList(pins, ';')) {
+    if (pin.empty()) continue;
+    TQ_RETURN_IF_ERROR(ApplyPin(pin, choice));
+  }
+  choice->name += " + pins";
+  return OkStatus();
+}
+
+Result<KvChoice> UniformKv(const KvModel& model, const std::string& preset, const KvFlags& flags) {
+  TQ_ASSIGN_OR_RETURN(const HeadFormat format, ParsePreset(preset));
+  KvChoice choice;
+  choice.config = model.base;
+  choice.name = PresetName(format);
+  const size_t heads = static_cast<size_t>(model.base.num_layers) * model.base.num_kv_heads;
+  choice.config.formats.assign(heads, WithCenterOf(format, model.base));
+  choice.reasons.assign(heads, "--kv " + choice.name);
+  TQ_RETURN_IF_ERROR(ApplyWindow(flags, &choice));
+  return choice;
+}
+
+Result<KvChoice> ChooseKv(const KvModel& model, const KvFlags& flags, int64_t context) {
+  if (flags.kv != "auto") {
+    if (IsProfilePath(flags.kv)) return FromProfile(model, flags.kv, flags, "--kv");
+    TQ_ASSIGN_OR_RETURN(KvChoice choice, UniformKv(model, flags.kv, flags));
+    TQ_RETURN_IF_ERROR(ApplyPins(flags.pin, &choice));
+    WarnAboutLowKeys(&choice);
+    return choice;
+  }
+  const std::string beside = ProfileBeside(model.path);
+  if (FileExists(beside)) return FromProfile(model, beside, flags, "beside the model");
+  const bool pays = context >= kMinAutoContext;
+  TQ_ASSIGN_OR_RETURN(KvChoice choice, UniformKv(model, pays ? "k8v4" : "f16", flags));
+  const std::string why =
+      pays ? fmt::format("no {} beside the model, and contexts from {} on gain from it",
+                         std::filesystem::path(beside).filename().string(),
+                         FormatCount(kMinAutoContext))
+           : fmt::format("a context of {} is mostly recent window: nothing to gain below {}",
+                         FormatCount(context), FormatCount(kMinAutoContext));
+  std::fill(choice.reasons.begin(), choice.reasons.end(), "--kv auto");
+  choice.notes.insert(choice.notes.begin(), fmt::format("kv: {} (auto: {})", choice.name, why));
+  TQ_RETURN_IF_ERROR(ApplyPins(flags.pin, &choice));
+  WarnAboutLowKeys(&choice);
+  return choice;
+}
+
+std::string ExplainKv(const KvChoice& choice) {
+  const CacheConfig& config = choice.config;
+  const int heads = config.num_kv_heads;
+  const auto at = [&](int layer, int head) {
+    return static_cast<size_t>(layer) * heads + static_cast<size_t>(head);
+  };
+  const auto same = [&](size_t a, size_t b) {
+    return config.formats[a] == config.formats[b] && choice.reasons[a] == choice.reasons[b];
+  };
+  const auto range = [](int first, int last) {
+    return first == last ? std::to_string(first) : fmt::format("{}-{}", first, last);
+  };
+  std::string out;
+  for (int layer = 0; layer < config.num_layers;) {
+    int end = layer + 1;
+    const auto equal_layers = [&](int a, int b) {
+      for (int h = 0; h < heads; ++h) {
+        if (!same(at(a, h), at(b, h))) return false;
+      }
+      return true;
+    };
+    while (end < config.num_layers && equal_layers(layer, end)) ++end;
+    for (int head = 0; head < heads;) {
+      int head_end = head + 1;
+      while (head_end < heads && same(at(layer, head), at(layer, head_end))) ++head_end;
+      const std::string where =
+          "layer " + range(layer, end - 1) +
+          (head == 0 && head_end == heads ? "" : " head " + range(head, head_end - 1));
+      const HeadFormat& f = config.formats[at(layer, head)];
+      out += fmt::format("  {:<22} {:<12} {:.3f} bits  {}  ({})\n", where, FormatName(f),
+                         BitsPerValue(f, config.head_dim), DescribeKernel(f),
+                         choice.reasons[at(layer, head)]);
+      head = head_end;
+    }
+    layer = end;
+  }
+  return out;
+}
+
+}  // namespace tq::cli

@@ -1,0 +1,57 @@
+// From --kv, --pin, --recent-len and --sink-len to the configuration of a cache, with the reason
+// for every head's format.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "turboquant/base/status.h"
+#include "turboquant/cache/cache.h"
+
+namespace tq::cli {
+
+struct KvFlags {
+  std::string kv = "auto";  // preset, profile folder or auto
+  std::string pin;          // "1,10=k8v4;3:0=k4v4"
+  int recent_len = -1;      // -1: the profile's or the default
+  int sink_len = -1;
+  void Add(CLI::App* app);
+  void AddWindow(CLI::App* app);  // --recent-len and --sink-len only
+};
+
+// The model that a cache is for.
+struct KvModel {
+  CacheConfig base;             // Model::MakeCacheConfig()
+  std::string path;             // NAME.gguf; its profile is NAME.tqprofile
+  uint64_t structure_hash = 0;
+};
+
+struct KvChoice {
+  std::string name;                  // "k8v4", "NAME.tqprofile", "k3v2 + pins"
+  CacheConfig config;
+  std::vector<std::string> reasons;  // [layers * heads]: "--kv k8v4", "--pin 1,10=k8v4"
+  std::vector<std::string> notes;    // for stderr
+};
+
+// Contexts from which quantizing pays: below, most of the cache is window.
+inline constexpr int64_t kMinAutoContext = 1024;
+
+// kInvalidArgument and kUnsupported name the word that is wrong and what would be right.
+Result<KvChoice> ChooseKv(const KvModel& model, const KvFlags& flags, int64_t context);
+
+// One preset for all heads, with the centres that `base` has; window flags applied.
+Result<KvChoice> UniformKv(const KvModel& model, const std::string& preset, const KvFlags& flags);
+
+// Overrides formats, later pins win. Targets are layers or ranges, with ":head" or ":head-head".
+Status ApplyPins(const std::string& pins, KvChoice* choice);
+
+// "NAME.tqprofile" beside "NAME.gguf".
+std::string ProfileBeside(const std::string& model_path);
+
+// A line for each run of layers that share formats and reasons.
+std::string ExplainKv(const KvChoice& choice);
+
+}  // namespace tq::cli

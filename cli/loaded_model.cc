@@ -1,0 +1,35 @@
+#include "cli/loaded_model.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace tq::cli {
+
+Result<LoadedModel> LoadModel(const ModelFlags& flags, const OutputFlags& output) {
+  TQ_RETURN_IF_ERROR(flags.Validate());
+  LoadedModel loaded;
+  TQ_ASSIGN_OR_RETURN(loaded.path, flags.Path());
+  if (flags.model.empty()) PrintNote(output, "model: " + loaded.path);
+  loaded.pool = std::make_unique<ThreadPool>(flags.threads);
+  ProgressBar progress(output.quiet);
+  TQ_ASSIGN_OR_RETURN(loaded.model, Model::Load(loaded.path, *loaded.pool, progress.sink()));
+  TQ_ASSIGN_OR_RETURN(loaded.tokenizer, Tokenizer::FromGguf(loaded.model->file()));
+  return loaded;
+}
+
+Result<int64_t> ContextLen(int64_t asked, int trained, const OutputFlags& output) {
+  constexpr int64_t kMost = int64_t{1} << 30;
+  if (asked < 0 || asked > kMost) {
+    return InvalidArgument("--context ", asked, " is outside 1..", kMost);
+  }
+  if (asked == 0) return trained > 0 ? trained : 8192;
+  if (trained > 0 && asked > trained) {
+    PrintNote(output, fmt::format("context: the model was trained for {} tokens; answers beyond "
+                                  "that may be poor, whatever the cache",
+                                  FormatCount(trained)));
+  }
+  return asked;
+}
+
+}  // namespace tq::cli

@@ -1,0 +1,71 @@
+// The program: flags, choice of the command, and the one place where an error becomes an exit code
+// and a line.
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <vector>
+
+#include "cli/commands.h"
+#include "turboquant/base/isa.h"
+
+namespace tq::cli {
+namespace {
+
+int Main(int argc, char** argv) {
+  CLI::App app("TurboQuant: language models over a quantized KV cache");
+  app.name("tq");
+  app.set_version_flag("--version", std::string("tq ") + Version());
+  app.require_subcommand(1);
+  app.footer("tq COMMAND --help shows an example and the flags of a command.");
+  std::vector<Command> commands = {AddRun(app), AddCompare(app), AddInfo(app)};
+  if (argc == 1) {
+    std::fputs(app.help().c_str(), stderr);
+    return kBadUse;
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& request) {  // --help, --version
+    return app.exit(request);
+  } catch (const CLI::ParseError& error) {
+    std::string where = "tq";
+    for (const CLI::App* sub : app.get_subcommands()) where += " " + sub->get_name();
+    PrintError(where, error.what());
+    std::fprintf(stderr, "Try: %s --help\n", where.c_str());
+    return kBadUse;
+  }
+  for (const Command& command : commands) {
+    if (!app.got_subcommand(command.name)) continue;
+    const std::string name = "tq " + command.name;
+    Status status = ApplyIsaFromEnvironment();
+    int code = kDone;
+    if (status.ok()) {
+      InstallInterruptHandler();
+      Result<int> result = command.run();
+      status = result.status();
+      if (status.ok()) {
+        code = *result;
+        status = FlushStdout();
+      }
+    }
+    if (status.ok()) return code;
+    PrintError(name, status.message());
+    return ExitCodeOf(status);
+  }
+  return kBadUse;
+}
+
+}  // namespace
+}  // namespace tq::cli
+
+int main(int argc, char** argv) {
+  try {
+    return tq::cli::Main(argc, argv);
+  } catch (const std::bad_alloc&) {
+    tq::cli::PrintError("tq", "out of memory; use a shorter --context or a format with fewer bits");
+  } catch (const std::exception& error) {
+    tq::cli::PrintError("tq", error.what());
+  }
+  return tq::cli::kEnvironment;
+}

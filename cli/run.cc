@@ -1,0 +1,295 @@
+// tq run: completes a prompt or chats.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "cli/commands.h"
+#include "cli/kv_choice.h"
+#include "cli/loaded_model.h"
+#include "runtime/engine/session.h"
+#include "runtime/evaluate/compare.h"
+#include "runtime/evaluate/results_json.h"
+#include "runtime/tokenizer/chat_template.h"
+#include "runtime/tokenizer/utf8.h"
+#include "turboquant/base/file.h"
+#include "turboquant/base/isa.h"
+
+namespace tq::cli {
+namespace {
+
+struct RunFlags {
+  ModelFlags model;
+  KvFlags kv;
+  OutputFlags output;
+  std::string prompt, prompt_file;
+  bool chat = false, explain = false;
+  int64_t context = 0;
+  int max_tokens = 256;
+  std::vector<std::string> stop;
+  SamplingParams sampling;
+  bool has_prompt = false;  // -p was given, maybe empty
+};
+
+double PerSecond(int64_t tokens, double seconds) {
+  return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
+}
+
+bool StdinIsTerminal() { return ::isatty(STDIN_FILENO) != 0; }
+
+std::string ReadStdin() {
+  return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+}
+
+Status CheckPrompt(const std::string& prompt) {
+  if (prompt.empty()) return InvalidArgument("the prompt is empty; pass text with -p");
+  const size_t bad = ValidUtf8Prefix(prompt);
+  if (bad == prompt.size()) return OkStatus();
+  return InvalidArgument(fmt::format(
+      "the prompt is not UTF-8 (byte 0x{:02X} at offset {}); convert it with iconv",
+      static_cast<unsigned char>(prompt[bad]), bad));
+}
+
+// One session from the first prompt to the last answer.
+class Runner {
+ public:
+  Runner(const RunFlags& flags, LoadedModel loaded) : flags_(flags), loaded_(std::move(loaded)) {}
+
+  Result<int> Run() {
+    TQ_RETURN_IF_ERROR(flags_.sampling.Validate());
+    if (flags_.max_tokens < 1) {
+      return InvalidArgument("--max-tokens ", flags_.max_tokens, " is below 1");
+    }
+    TQ_ASSIGN_OR_RETURN(context_, ContextLen(flags_.context, loaded_.model->arch().context_len,
+                                             flags_.output));
+    TQ_ASSIGN_OR_RETURN(choice_, ChooseKv(loaded_.ForKv(), flags_.kv, context_));
+    for (const std::string& note : choice_.notes) PrintNote(flags_.output, note);
+    if (flags_.explain) {
+      std::fprintf(stderr, "cache of %s, %s:\n%s", choice_.name.c_str(), CurrentIsa().c_str(),
+                   ExplainKv(choice_).c_str());
+    }
+    TQ_ASSIGN_OR_RETURN(session_, Session::Create(*loaded_.model, choice_.config, context_));
+    Status status = flags_.chat ? Chat() : Complete();
+    const bool interrupted = InterruptFlag().load();
+    if (interrupted && status.code() == StatusCode::kCancelled) status = OkStatus();
+    if (!status.ok()) return status;
+    if (interrupted) finish_reason_ = FinishReason::kCancelled;
+    flags_.output.json ? PrintJson() : PrintTimings();
+    return interrupted ? kInterrupted : kDone;
+  }
+
+ private:
+  Result<std::string> PromptFromFlags() const {
+    if (flags_.has_prompt && !flags_.prompt_file.empty()) {
+      return InvalidArgument("--prompt and --prompt-file exclude each other");
+    }
+    if (flags_.has_prompt) return flags_.prompt;
+    if (!flags_.prompt_file.empty()) return ReadFile(flags_.prompt_file);
+    if (StdinIsTerminal()) {
+      return InvalidArgument("there is no prompt; pass -p \"...\", --prompt-file FILE, or text on "
+                             "stdin, or chat with --chat");
+    }
+    return ReadStdin();
+  }
+
+  Status Complete() {
+    TQ_ASSIGN_OR_RETURN(const std::string prompt, PromptFromFlags());
+    TQ_RETURN_IF_ERROR(CheckPrompt(prompt));
+    return Answer(loaded_.tokenizer->Encode(prompt));
+  }
+
+  Status Chat() {
+    const std::string& source = loaded_.tokenizer->chat_template();
+    if (source.empty()) {
+      return InvalidArgument("'", loaded_.path, "' has no chat template; run without --chat");
+    }
+    TQ_ASSIGN_OR_RETURN(const ChatTemplate chat_template, ChatTemplate::Parse(source));
+    const bool single = flags_.has_prompt || !flags_.prompt_file.empty() || !StdinIsTerminal();
+    if (!single) PrintNote(flags_.output, "Ctrl-D or Ctrl-C ends the chat.");
+    std::vector<ChatMessage> messages;
+    for (;;) {
+      std::string text;
+      if (single) {
+        TQ_ASSIGN_OR_RETURN(text, PromptFromFlags());
+      } else {
+        std::fputs("\n> ", stderr);
+        if (!std::getline(std::cin, text)) {
+          std::fputs("\n", stderr);
+          return OkStatus();
+        }
+        if (text.find_first_not_of(" \t") == std::string::npos) continue;
+      }
+      const Status checked = CheckPrompt(text);
+      if (!checked.ok()) {
+        if (single) return checked;
+        PrintError("tq run", checked.message());
+        continue;
+      }
+      messages.push_back({"user", text});
+      const Tokenizer& tokenizer = *loaded_.tokenizer;
+      const auto special = [&](TokenId id) { return id < 0 ? "" : tokenizer.TokenBytes(id); };
+      TQ_ASSIGN_OR_RETURN(const std::string rendered,
+                          chat_template.Render(messages, true, special(tokenizer.bos()),
+                                               special(tokenizer.eos())));
+      const size_t text_start = text_.size();
+      TQ_RETURN_IF_ERROR(Answer(tokenizer.Encode(rendered)));
+      if (single || InterruptFlag().load()) return OkStatus();
+      messages.push_back({"assistant", text_.substr(text_start)});
+      if (finish_reason_ == FinishReason::kContext) {
+        PrintNote(flags_.output, "The context is full: the chat ends here.");
+        return OkStatus();
+      }
+    }
+  }
+
+  // Brings the cache to `tokens` (what it already holds is kept) and generates.
+  Status Answer(const std::vector<TokenId>& tokens) {
+    if (static_cast<int64_t>(tokens.size()) >= context_) {
+      return InvalidArgument("the prompt has ", tokens.size(), " tokens and the context is ",
+                             context_, ": there is no room for an answer; raise --context or "
+                             "shorten the prompt");
+    }
+    size_t keep = 0;
+    const size_t known = std::min(held_.size(), static_cast<size_t>(session_->length()));
+    while (keep < std::min(known, tokens.size() - 1) && held_[keep] == tokens[keep]) ++keep;
+    if (static_cast<int64_t>(keep) < session_->length()) {
+      TQ_ASSIGN_OR_RETURN(const TruncateResult truncated,
+                          session_->Truncate(static_cast<int64_t>(keep)));
+      (void)truncated;  // a turn that is re-opened from its codes answers as well
+    }
+    held_ = tokens;
+    const std::span<const TokenId> fresh(tokens.data() + keep, tokens.size() - keep);
+    {
+      ProgressBar progress(flags_.output.quiet || fresh.size() < 512);
+      const auto start = std::chrono::steady_clock::now();
+      const Status status = session_->Prefill(fresh, {}, progress.sink(), &InterruptFlag());
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+      prefill_seconds_ += took.count();
+      TQ_RETURN_IF_ERROR(status);
+      prompt_tokens_ += static_cast<int64_t>(fresh.size());
+    }
+    GenerateOptions options;
+    options.max_tokens = flags_.max_tokens;
+    options.sampling = flags_.sampling;
+    options.stop = flags_.stop;
+    options.cancel = &InterruptFlag();
+    const auto stream = [&](const std::string& text) {
+      if (flags_.output.json) return;
+      PrintOut(text);
+      (void)FlushStdout();  // reported when the command ends
+    };
+    TQ_ASSIGN_OR_RETURN(const GenerateResult result,
+                        session_->Generate(*loaded_.tokenizer, options, stream));
+    if (!flags_.output.json) PrintOut("\n");
+    text_ += result.text;
+    generated_tokens_ += static_cast<int64_t>(result.tokens.size());
+    decode_seconds_ += result.decode_seconds;
+    decode_steps_ += static_cast<int64_t>(result.token_seconds.size());
+    finish_reason_ = result.finish_reason;
+    held_.insert(held_.end(), result.tokens.begin(), result.tokens.end());
+    return OkStatus();
+  }
+
+  void PrintTimings() {
+    const CacheBytes bytes = session_->cache().Bytes();
+    const size_t f16 = session_->cache().F16Bytes();
+    const double ratio = bytes.total() == 0 ? 0 : static_cast<double>(f16) /
+                                                      static_cast<double>(bytes.total());
+    const OutputFlags& o = flags_.output;
+    if (flags_.output.quiet) return;
+    PrintNote(o, "");
+    PrintNote(o, fmt::format("prefill: {} tokens, {:.1f} tokens/s", FormatCount(prompt_tokens_),
+                             PerSecond(prompt_tokens_, prefill_seconds_)));
+    PrintNote(o, fmt::format("decode:  {} tokens, {:.1f} tokens/s ({})",
+                             FormatCount(generated_tokens_),
+                             PerSecond(decode_steps_, decode_seconds_),
+                             FinishReasonName(finish_reason_)));
+    PrintNote(o, fmt::format("cache:   {} for {} tokens ({}): payload {}, scales {}, window {}; "
+                             "f16 would take {}, ratio {}",
+                             FormatMiB(bytes.total()), FormatCount(session_->length()),
+                             choice_.name, FormatMiB(bytes.payload), FormatMiB(bytes.scales),
+                             FormatMiB(bytes.window), FormatMiB(f16), FormatRatio(ratio)));
+    PrintNote(o, fmt::format("kernel:  {}; {} threads, {}; peak memory {}",
+                             KernelNames(choice_.config),
+                             loaded_.pool->num_threads(), CurrentIsa(), FormatMiB(PeakRssBytes())));
+    const WriteCounters counters = session_->cache().counters();
+    if (counters.nonfinite_values + counters.clamped_values > 0) {
+      PrintNote(o, fmt::format("cache:   {} values were NaN or infinite and stored as 0, {} were "
+                               "clamped",
+                               counters.nonfinite_values, counters.clamped_values));
+    }
+  }
+
+  void PrintJson() {
+    nlohmann::ordered_json j;
+    j["text"] = text_;
+    j["prompt_tokens"] = prompt_tokens_;
+    j["generated_tokens"] = generated_tokens_;
+    j["prefill_tokens_per_second"] = PerSecond(prompt_tokens_, prefill_seconds_);
+    j["decode_tokens_per_second"] = PerSecond(decode_steps_, decode_seconds_);
+    j["cache"] = CacheJson(session_->cache().Bytes(), session_->cache().F16Bytes(), choice_.config);
+    j["peak_rss_bytes"] = PeakRssBytes();
+    j["finish_reason"] = FinishReasonName(finish_reason_);
+    j["model"] = loaded_.model->arch().model_name;
+    j["kv"] = choice_.name;
+    j["kernel"] = KernelNames(choice_.config);
+    j["isa"] = CurrentIsa();
+    j["threads"] = loaded_.pool->num_threads();
+    // Generated bytes may end inside a character.
+    PrintOut(j.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+  }
+
+  const RunFlags& flags_;
+  LoadedModel loaded_;
+  KvChoice choice_;
+  int64_t context_ = 0;
+  std::unique_ptr<Session> session_;  // after loaded_: goes first
+  std::vector<TokenId> held_;         // what the cache holds, as far as session_->length()
+  std::string text_;
+  int64_t prompt_tokens_ = 0, generated_tokens_ = 0, decode_steps_ = 0;
+  double prefill_seconds_ = 0, decode_seconds_ = 0;
+  FinishReason finish_reason_ = FinishReason::kStop;
+};
+
+}  // namespace
+
+Command AddRun(CLI::App& app) {
+  CLI::App* command = AddCommand(app, "run", "Complete a prompt or chat over a quantized cache",
+                                 "tq run -p \"The capital of France is\" --kv k4v4 --max-tokens 32");
+  auto flags = std::make_shared<RunFlags>();
+  flags->model.Add(command);
+  command->add_option("-p,--prompt", flags->prompt, "The text to go on from");
+  command->add_option("--prompt-file", flags->prompt_file, "The same from a file");
+  command->add_flag("--chat", flags->chat,
+                    "Use the model's chat template; without -p on a terminal: talk with it");
+  flags->kv.Add(command);
+  command->add_option("--context", flags->context,
+                      "Most tokens of prompt and answer; 0 = what the model was trained for");
+  command->add_option("--max-tokens", flags->max_tokens, "Most tokens of an answer");
+  command->add_option("--stop", flags->stop, "Text that ends the answer; may be repeated")
+      ->take_all()
+      ->allow_extra_args(false);
+  SamplingParams& s = flags->sampling;
+  command->add_option("--temperature", s.temperature, "0 = always the most probable token");
+  command->add_option("--top-k", s.top_k, "Sample from the k most probable tokens; 0 = all");
+  command->add_option("--top-p", s.top_p, "Sample from the tokens that make up this probability");
+  command->add_option("--min-p", s.min_p, "Drop tokens below this share of the most probable one");
+  command->add_option("--repetition-penalty", s.repetition_penalty, "1 = none");
+  command->add_option("--seed", s.seed, "Of the sampler");
+  command->add_flag("--explain", flags->explain,
+                    "Say which format and kernel each layer gets, and why");
+  flags->output.Add(command);
+  return {"run", [flags, command]() -> Result<int> {
+            flags->has_prompt = command->count("--prompt") > 0;
+            TQ_ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(flags->model, flags->output));
+            return Runner(*flags, std::move(loaded)).Run();
+          }};
+}
+
+}  // namespace tq::cli
