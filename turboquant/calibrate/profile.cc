@@ -236,6 +236,12 @@ Result<Profile> Profile::Parse(std::string_view text, std::string_view tensors,
   TQ_RETURN_IF_ERROR(model.Int("num_kv_heads", 1, 1024, &p.model.num_kv_heads));
   TQ_RETURN_IF_ERROR(model.Int("head_dim", kMinHeadDim, kMaxHeadDim, &p.model.head_dim));
   model.NoteUnknown(&p.notes);
+  // Far above any model, and low enough that a damaged file cannot ask for gigabytes.
+  constexpr int kMaxHeads = 1 << 16;
+  if (p.model.num_layers * p.model.num_kv_heads > kMaxHeads) {
+    return InvalidArgument(name, ": model has ", p.model.num_layers, " layers x ", p.model.num_kv_heads,
+                           " KV heads; at most ", kMaxHeads, " heads in all are read");
+  }
 
   HeadFormat format;
   if (const Json* defaults_json = top.Get("defaults")) {
