@@ -12,7 +12,34 @@
 #include <thread>
 #include <utility>
 
+// Debian's oneTBB is not instrumented, so the thread sanitizer is told where tasks begin and end.
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define TQ_TSAN 1
+#endif
+#elif defined(__SANITIZE_THREAD__)
+#define TQ_TSAN 1
+#endif
+#ifdef TQ_TSAN
+#include <sanitizer/tsan_interface.h>
+#endif
+
 namespace tq {
+namespace {
+
+void Acquire([[maybe_unused]] void* address) {
+#ifdef TQ_TSAN
+  __tsan_acquire(address);
+#endif
+}
+
+void Release([[maybe_unused]] void* address) {
+#ifdef TQ_TSAN
+  __tsan_release(address);
+#endif
+}
+
+}  // namespace
 
 int NumPhysicalCores() {
   cpu_set_t allowed;
@@ -54,16 +81,20 @@ void ThreadPool::ParallelFor(size_t num_tasks, const std::function<void(size_t, 
   // cheap balancing when tasks differ in length.
   std::atomic<size_t> next{0};
   const int runners = static_cast<int>(std::min<size_t>(num_tasks, static_cast<size_t>(num_threads_)));
+  Release(&next);
   impl_->arena.execute([&] {
     tbb::parallel_for(
         0, runners,
         [&](int runner) {
+          Acquire(&next);
           for (size_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < num_tasks;) {
             fn(task, runner);
           }
+          Release(&next);
         },
         tbb::static_partitioner());
   });
+  Acquire(&next);
 }
 
 }  // namespace tq
