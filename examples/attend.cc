@@ -42,7 +42,8 @@ tq::Status Run() {
   const std::vector<float> q = Waves(kNumQHeads * kHeadDim, 0.05f);
   std::vector<float> out(q.size());
   const tq::AttentionItem item{seq, kNumTokens - 1, /*num_tokens=*/1, q.data(), out.data()};
-  TQ_RETURN_IF_ERROR(tq::Attend(*cache, /*layer=*/0, {.num_q_heads = kNumQHeads}, {&item, 1}, pool));
+  TQ_RETURN_IF_ERROR(
+      tq::Attend(*cache, /*layer=*/0, {.num_q_heads = kNumQHeads}, {&item, 1}, pool));
 
   std::printf("first outputs: %.3f %.3f %.3f\n", out[0], out[1], out[2]);
   std::printf("K3V2 at %d tokens: %zu bytes, FP16 %zu bytes; sealed blocks: %.3f bits per value\n",

@@ -26,7 +26,7 @@ constexpr int kTop = 64;           // logits kept per position
 constexpr int kNumPositions = 10;  // per prompt, evenly spread, the last one among them
 constexpr int kNumStable = 10;     // prompts that are kept
 constexpr int kNumUnstable = 6;
-constexpr int kGreedy = 200;       // tokens of a continuation
+constexpr int kGreedy = 200;  // tokens of a continuation
 constexpr int kContext = 1024;
 
 struct Setting {
@@ -45,7 +45,7 @@ struct Row {  // logits of one position, all of the vocabulary
 };
 
 struct Outcome {
-  std::vector<Row> rows;           // at the chosen positions
+  std::vector<Row> rows;  // at the chosen positions
   std::vector<llama_token> greedy;
 };
 
@@ -130,7 +130,9 @@ bool Run(llama_model* model, const Setting& setting, const std::vector<llama_tok
   return ok;
 }
 
-double Rounded(double x) { return std::round(x * 1e5) / 1e5; }
+double Rounded(double x) {
+  return std::round(x * 1e5) / 1e5;
+}
 
 json RowJson(const Row& row, int position) {
   std::vector<int> order(row.logits.size());
@@ -172,12 +174,12 @@ int main(int argc, char** argv) {
   for (const json& prompt : prompts) {
     const std::string text = prompt.at("text");
     std::vector<llama_token> ids(text.size() + 8);
-    const int n = llama_tokenize(llama_model_get_vocab(model), text.data(),
-                                 static_cast<int>(text.size()), ids.data(),
-                                 static_cast<int>(ids.size()), true, true);
+    const int n =
+        llama_tokenize(llama_model_get_vocab(model), text.data(), static_cast<int>(text.size()),
+                       ids.data(), static_cast<int>(ids.size()), true, true);
     if (n < kNumPositions || n + kGreedy > kContext) {
-      std::fprintf(stderr, "prompt %s has %d tokens\n", prompt.at("name").get<std::string>().c_str(),
-                   n);
+      std::fprintf(stderr, "prompt %s has %d tokens\n",
+                   prompt.at("name").get<std::string>().c_str(), n);
       return 2;
     }
     ids.resize(n);
@@ -213,8 +215,7 @@ int main(int argc, char** argv) {
     const std::vector<double>& values = kl[kSettings[s].name];
     const double mean = std::accumulate(values.begin(), values.end(), 0.0) / values.size();
     const double max = *std::max_element(values.begin(), values.end());
-    out["floor"].push_back(
-        {{"setting", kSettings[s].name}, {"kld_mean", mean}, {"kld_max", max}});
+    out["floor"].push_back({{"setting", kSettings[s].name}, {"kld_mean", mean}, {"kld_max", max}});
     std::printf("%-30s KL to golden: mean %.3g, max %.3g\n", kSettings[s].name, mean, max);
   }
   std::ofstream file(argv[3]);
