@@ -2,7 +2,7 @@
 // logits at chosen positions and the greedy continuation, under several of llama.cpp's own
 // settings. How far those settings lie from each other is the floor that our logits are held to.
 // (Its settings differ by rounding alone, yet by a KL near 0.005 here and in most continuations:
-// activations are quantized to 8 bits between layers. So a continuation counts as `stable` only if
+// activations are rounded to 8 bits before every matrix. So a continuation counts as `stable` only if
 // all settings agree on it; kNumUnstable others are kept for their logits.)
 //
 // usage: llama_logits MODEL PROMPTS.json OUT.json VERSION MODEL_SHA256

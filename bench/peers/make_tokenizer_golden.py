@@ -26,7 +26,7 @@ ODDITIES = [
     "\u00a0", "a\u00a0b", "\u00a0\u00a0a", "\u1680x", "\u180e", "a\u180eb", " \u180e ", "\u2000\u2001x",
     "\u200b", "a\u200bb", "\u202f1", "\u205fx", "\u3000", "\u3000\u3000\u6f22", "\ufeffBOM", "x\ufeff",
     "Hello", "Hello world", " Hello world", "  Hello  world  ", "Hello\tworld", "HELLO world",
-    "hello, world!", "Hello,world", "...", "…", "?!", "?!?!?!", "--", "---", "—", "–dash–", "''", '""',
+    "hello, world!", "Hello,world", "...", "\u2026", "?!", "?!?!?!", "--", "---", "\u2014", "\u2013dash\u2013", "''", '""',
     "'s", "'S", "it's", "IT'S", "we'll they've I'm you'd don't 'tis 're", "'ll'll", "can\u2019t", "o'clock",
     "'\u017f", "l'\u00e9t\u00e9", "0", "1", "12", "123", "1234567890", "3.14159", "1,000,000", "-1e-10", "1st 2nd",
     "x1y2z3", "0x1F", "\u0661\u0662\u0663", "\u00bd", "\u2167", "\u00b2", "\u2460\u2461", "\u4e00\u4e8c\u4e09", "1\u0301", " 1", "  12",

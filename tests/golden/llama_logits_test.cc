@@ -1,9 +1,9 @@
 // Our logits and greedy continuations against those of llama.cpp, which logits_smollm2.json holds
 // (bench/peers/make_logits_golden.sh made it). Both with a 16-bit cache, from the same token ids.
 //
-// Bounds: activations are quantized to 8 bits between layers, so rounding in another order changes
-// logits visibly. The file records how far llama.cpp's own settings lie from each other; ours may
-// lie no further. Continuations are compared where all of llama.cpp's settings agree on them.
+// Bounds: llama.cpp rounds activations to 8 bits before every matrix, so a sum in another order
+// moves its logits visibly. The file records how far its own settings lie from each other; ours
+// may lie no further. Continuations are compared where all of llama.cpp's settings agree on them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
