@@ -21,7 +21,6 @@ macro(tq_find_package name apt_package)
 endmacro()
 
 tq_find_package(hwy libhwy-dev 1.0.3)
-tq_find_package(TBB libtbb-dev)
 tq_find_package(nlohmann_json nlohmann-json3-dev 3.11)
 find_path(TQ_XXHASH_INCLUDE xxhash.h)
 if(NOT TQ_XXHASH_INCLUDE)

@@ -9,7 +9,7 @@ model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 text=.cache/bible.txt
 text_lines=31102
 
-build_packages=(cmake ninja-build g++ python3 python3-venv libhwy-dev libtbb-dev
+build_packages=(cmake ninja-build g++ python3 python3-venv libhwy-dev
   nlohmann-json3-dev libxxhash-dev libcli11-dev libfmt-dev libpcre2-dev
   libjs-chart.js bible-kjv)
 test_packages=(libgtest-dev librapidcheck-dev)

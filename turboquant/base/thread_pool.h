@@ -1,5 +1,5 @@
-// The threading seam: oneTBB behind one call. Results must not depend on the number of threads,
-// so work is cut into tasks by the caller, by position, never by thread.
+// The threading seam: one call. Results must not depend on the number of threads, so work is cut
+// into tasks by the caller, by position, never by thread.
 #pragma once
 
 #include <cstddef>
