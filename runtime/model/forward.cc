@@ -1,5 +1,5 @@
 // One forward pass of the llama architecture, from token ids to logits.
-#include <algorithm>
+#include <new>
 
 #include "runtime/model/llama.h"
 
@@ -67,7 +67,14 @@ Status LlamaModel::Forward(KvCache& cache, std::span<const ForwardItem> items,
     status = cache.BeginAppend(items[begun].seq, static_cast<int>(items[begun].tokens.size()));
     if (!status.ok()) break;
   }
-  if (status.ok()) status = RunLayers(cache, items, batch, logits);
+  if (status.ok()) {
+    try {
+      status = RunLayers(cache, items, batch, logits);
+    } catch (const std::bad_alloc&) {
+      status = ResourceExhausted("no memory for a forward pass over ", batch.tokens.size(),
+                                 " tokens; use shorter chunks");
+    }
+  }
   for (size_t i = 0; i < begun; ++i) {
     const Status end = status.ok() ? cache.CommitAppend(items[i].seq)
                                    : cache.AbortAppend(items[i].seq);

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
+#include <thread>
 #include <vector>
 
 namespace tq {
@@ -49,6 +51,20 @@ TEST(ThreadPool, WritesOfTasksAreSeenAfterTheCall) {
   std::vector<size_t> plain(5000, 0);
   pool.ParallelFor(plain.size(), [&](size_t task, int) { plain[task] = task * task; });
   for (size_t i = 0; i < plain.size(); ++i) ASSERT_EQ(plain[i], i * i);
+}
+
+TEST(ThreadPool, SleepingThreadsWakeUp) {
+  ThreadPool pool(3);
+  for (int round = 0; round < 20; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));  // longer than threads spin
+    std::atomic<int> count{0};
+    // As many tasks as threads, each of which waits for the others: all three must come.
+    pool.ParallelFor(3, [&](size_t, int) {
+      count.fetch_add(1);
+      while (count.load() < 3) std::this_thread::yield();
+    });
+    EXPECT_EQ(count, 3);
+  }
 }
 
 TEST(ThreadPool, SeveralPoolsWorkAtOnce) {
