@@ -69,7 +69,10 @@ def bible_verses():
 
 def perl_lines():
     """Twenty lines of perl's manual with code or unusual characters."""
-    text = open(sorted(glob.glob("/usr/share/perl/5.*/pod/perlop.pod"))[-1], encoding="utf-8").read()
+    pages = sorted(glob.glob("/usr/share/perl/5.*/pod/perlop.pod"))
+    if not pages:
+        sys.exit("perlop.pod is not there; on Debian: apt-get install --reinstall perl-doc")
+    text = open(pages[-1], encoding="utf-8").read()
     lines = [line for line in text.splitlines() if len(line) > 30 and ("    " in line or "<" in line)]
     return random.Random(3).sample(lines, 20)
 

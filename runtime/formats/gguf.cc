@@ -31,18 +31,18 @@ struct TypeInfo {
 // Every type with a public layout, so that a file with types that cannot be computed with can be
 // listed and refused by name.
 constexpr TypeInfo kTypes[] = {
-    {0, "F32", {1, 4}},          {1, "F16", {1, 2}},         {2, "Q4_0", {32, 18}},
-    {3, "Q4_1", {32, 20}},       {6, "Q5_0", {32, 22}},      {7, "Q5_1", {32, 24}},
-    {8, "Q8_0", {32, 34}},       {9, "Q8_1", {32, 36}},      {10, "Q2_K", {256, 84}},
-    {11, "Q3_K", {256, 110}},    {12, "Q4_K", {256, 144}},   {13, "Q5_K", {256, 176}},
-    {14, "Q6_K", {256, 210}},    {15, "Q8_K", {256, 292}},   {16, "IQ2_XXS", {256, 66}},
-    {17, "IQ2_XS", {256, 74}},   {18, "IQ3_XXS", {256, 98}}, {19, "IQ1_S", {256, 50}},
-    {20, "IQ4_NL", {32, 18}},    {21, "IQ3_S", {256, 110}},  {22, "IQ2_S", {256, 82}},
-    {23, "IQ4_XS", {256, 136}},  {24, "I8", {1, 1}},         {25, "I16", {1, 2}},
-    {26, "I32", {1, 4}},         {27, "I64", {1, 8}},        {28, "F64", {1, 8}},
-    {29, "IQ1_M", {256, 56}},    {30, "BF16", {1, 2}},       {34, "TQ1_0", {256, 54}},
-    {35, "TQ2_0", {256, 66}},    {39, "MXFP4", {32, 17}},
-    {40, "NVFP4", {64, 36}},     {41, "Q1_0", {128, 18}},
+    {0, "F32", {1, 4}},         {1, "F16", {1, 2}},         {2, "Q4_0", {32, 18}},
+    {3, "Q4_1", {32, 20}},      {6, "Q5_0", {32, 22}},      {7, "Q5_1", {32, 24}},
+    {8, "Q8_0", {32, 34}},      {9, "Q8_1", {32, 36}},      {10, "Q2_K", {256, 84}},
+    {11, "Q3_K", {256, 110}},   {12, "Q4_K", {256, 144}},   {13, "Q5_K", {256, 176}},
+    {14, "Q6_K", {256, 210}},   {15, "Q8_K", {256, 292}},   {16, "IQ2_XXS", {256, 66}},
+    {17, "IQ2_XS", {256, 74}},  {18, "IQ3_XXS", {256, 98}}, {19, "IQ1_S", {256, 50}},
+    {20, "IQ4_NL", {32, 18}},   {21, "IQ3_S", {256, 110}},  {22, "IQ2_S", {256, 82}},
+    {23, "IQ4_XS", {256, 136}}, {24, "I8", {1, 1}},         {25, "I16", {1, 2}},
+    {26, "I32", {1, 4}},        {27, "I64", {1, 8}},        {28, "F64", {1, 8}},
+    {29, "IQ1_M", {256, 56}},   {30, "BF16", {1, 2}},       {34, "TQ1_0", {256, 54}},
+    {35, "TQ2_0", {256, 66}},   {39, "MXFP4", {32, 17}},    {40, "NVFP4", {64, 36}},
+    {41, "Q1_0", {128, 18}},
 };
 
 const TypeInfo* FindType(GgmlType type) {
@@ -54,14 +54,27 @@ const TypeInfo* FindType(GgmlType type) {
 
 // Metadata types, by their number in the file.
 enum : uint32_t {
-  kU8 = 0, kI8 = 1, kU16 = 2, kI16 = 3, kU32 = 4, kI32 = 5, kF32 = 6, kBool = 7, kString = 8,
-  kArray = 9, kU64 = 10, kI64 = 11, kF64 = 12,
+  kU8 = 0,
+  kI8 = 1,
+  kU16 = 2,
+  kI16 = 3,
+  kU32 = 4,
+  kI32 = 5,
+  kF32 = 6,
+  kBool = 7,
+  kString = 8,
+  kArray = 9,
+  kU64 = 10,
+  kI64 = 11,
+  kF64 = 12,
 };
 constexpr const char* kValueTypeNames[] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
                                            "bool", "string", "array", "u64", "i64", "f64"};
 constexpr uint64_t kValueTypeBytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};  // at least
 
-bool IsFloat(uint32_t type) { return type == kF32 || type == kF64; }
+bool IsFloat(uint32_t type) {
+  return type == kF32 || type == kF64;
+}
 
 // Reads forward through the header; every read is checked against the end.
 class Cursor {
@@ -279,8 +292,8 @@ Status PlaceTensors(std::span<const std::byte> file, uint64_t header_end, uint64
   for (size_t i = 1; i < order.size(); ++i) {
     if (order[i - 1]->offset + order[i - 1]->bytes > order[i]->offset) {
       return DataLoss("tensors '", order[i - 1]->tensor.name, "' (", order[i - 1]->bytes,
-                      " bytes from byte ", order[i - 1]->offset, ") and '",
-                      order[i]->tensor.name, "' (from byte ", order[i]->offset, ") overlap");
+                      " bytes from byte ", order[i - 1]->offset, ") and '", order[i]->tensor.name,
+                      "' (from byte ", order[i]->offset, ") overlap");
     }
   }
   return OkStatus();
@@ -308,9 +321,14 @@ Status CheckVersion(uint32_t version) {
 }
 
 const char* ValueKind(const GgufValue& value) {
-  constexpr const char* kKinds[] = {"an unsigned integer", "a signed integer", "a float", "a bool",
-                                    "a string",            "an array of integers",
-                                    "an array of floats",  "an array of strings"};
+  constexpr const char* kKinds[] = {"an unsigned integer",
+                                    "a signed integer",
+                                    "a float",
+                                    "a bool",
+                                    "a string",
+                                    "an array of integers",
+                                    "an array of floats",
+                                    "an array of strings"};
   return kKinds[value.index()];
 }
 
@@ -347,8 +365,7 @@ Result<GgufFile> GgufFile::Parse(std::span<const std::byte> bytes, const std::st
 }
 
 Status GgufFile::ReadAll() {
-  if (bytes_.size() < sizeof kMagic ||
-      std::memcmp(bytes_.data(), kMagic, sizeof kMagic) != 0) {
+  if (bytes_.size() < sizeof kMagic || std::memcmp(bytes_.data(), kMagic, sizeof kMagic) != 0) {
     return DataLoss("it is not a GGUF file: its ", bytes_.size(),
                     " bytes do not begin with \"GGUF\"");
   }

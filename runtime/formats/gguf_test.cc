@@ -26,8 +26,12 @@ template <typename T>
 std::string Bytes(T value) {
   return std::string(reinterpret_cast<const char*>(&value), sizeof value);
 }
-std::string U32(uint32_t value) { return Bytes(value); }
-std::string U64(uint64_t value) { return Bytes(value); }
+std::string U32(uint32_t value) {
+  return Bytes(value);
+}
+std::string U64(uint64_t value) {
+  return Bytes(value);
+}
 
 void ExpectError(const std::string& contents, StatusCode code, const std::string& part) {
   const ExactBytes bytes(contents);
@@ -107,8 +111,7 @@ TEST(Gguf, TypedAccessNamesWhatItFound) {
   expect(file->GetFloat("words").status(),
          "metadata 'words' is an array of strings; a number was expected");
   expect(file->GetString("yes").status(), "metadata 'yes' is a bool; a string was expected");
-  expect(file->GetBool("u8").status(),
-         "metadata 'u8' is an unsigned integer; a bool was expected");
+  expect(file->GetBool("u8").status(), "metadata 'u8' is an unsigned integer; a bool was expected");
   expect(file->GetStrings("ints").status(),
          "metadata 'ints' is an array of integers; an array of strings was expected");
   expect(file->GetInts("floats").status(),
@@ -131,8 +134,10 @@ TEST(Gguf, RefusesOtherFiles) {
   ExpectError("", StatusCode::kDataLoss, "not a GGUF file: its 0 bytes");
   ExpectError("GGU", StatusCode::kDataLoss, "not a GGUF file: its 3 bytes");
   ExpectError("GGML" + std::string(61, '\0'), StatusCode::kDataLoss, "not a GGUF file");
-  ExpectError(GgufBuilder().Build(1), StatusCode::kUnsupported, "its version is 1; supported: 2, 3");
-  ExpectError(GgufBuilder().Build(4), StatusCode::kUnsupported, "its version is 4; supported: 2, 3");
+  ExpectError(GgufBuilder().Build(1), StatusCode::kUnsupported,
+              "its version is 1; supported: 2, 3");
+  ExpectError(GgufBuilder().Build(4), StatusCode::kUnsupported,
+              "its version is 4; supported: 2, 3");
   ExpectError(GgufBuilder().Build(0), StatusCode::kUnsupported, "its version is 0");
   ExpectError(GgufBuilder().Build(0x03000000), StatusCode::kUnsupported, "it is big-endian");
   EXPECT_EQ(GgufFile::Open("/no/such.gguf").status().code(), StatusCode::kNotFound);
@@ -207,16 +212,21 @@ TEST(Gguf, RefusesMalformedTensors) {
   ExpectError(one("a", 0, {1ull << 32, 1ull << 32}), loss, "dimension 1 is 4294967296");
   ExpectError(one("a", 0, {1ull << 62, 4}), loss, "dimension 0 is");
   ExpectError(one("a", 77, {1}), StatusCode::kUnsupported, "tensor 'a' has type 77");
-  ExpectError(one("a", 2, {33}), loss, "rows of 33 values are no multiple of the 32 values of a Q4_0");
+  ExpectError(one("a", 2, {33}), loss,
+              "rows of 33 values are no multiple of the 32 values of a Q4_0");
   ExpectError(one("a", 0, {1}, 8), loss, "no multiple of the alignment 32");
   ExpectError(one("a", 0, {1}, 96), loss, "needs 4 bytes from byte 96 of the data, which has 64");
   ExpectError(one("a", 0, {17}), loss, "needs 68 bytes");
   ExpectError(one("a", 0, {1}, ~0ull - 31), loss, "needs 4 bytes from byte 18446744073709551584");
-  ExpectError(GgufBuilder().TensorAt("a", 0, {16}, 0, std::string(64, 'x'))
-                  .TensorAt("b", 0, {1}, 32, "").Build(),
+  ExpectError(GgufBuilder()
+                  .TensorAt("a", 0, {16}, 0, std::string(64, 'x'))
+                  .TensorAt("b", 0, {1}, 32, "")
+                  .Build(),
               loss, "tensors 'a' (64 bytes from byte 0) and 'b' (from byte 32) overlap");
-  ExpectError(GgufBuilder().TensorAt("a", 0, {1}, 0, std::string(64, 'x'))
-                  .TensorAt("a", 0, {1}, 32, "").Build(),
+  ExpectError(GgufBuilder()
+                  .TensorAt("a", 0, {1}, 0, std::string(64, 'x'))
+                  .TensorAt("a", 0, {1}, 32, "")
+                  .Build(),
               loss, "tensor 'a' appears twice");
 }
 

@@ -54,9 +54,9 @@ std::string BytesOfToken(const std::string& text) {
 // Texts of tokens that end a turn or a document, in the families that are met in practice.
 bool EndsGeneration(std::string_view text) {
   static const std::unordered_set<std::string_view> kTexts = {
-      "<|endoftext|>", "<|end_of_text|>", "<|im_end|>",  "<|eot_id|>", "<|eom_id|>",
-      "<|end|>",       "<end_of_turn>",   "<|return|>",  "<|call|>",   "<EOT>",
-      "</s>",          "<eos>",           "[EOT]",       "[EOS]",      "<end_of_utterance>",
+      "<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>",
+      "<|end|>",       "<end_of_turn>",   "<|return|>", "<|call|>",   "<EOT>",
+      "</s>",          "<eos>",           "[EOT]",      "[EOS]",      "<end_of_utterance>",
   };
   return kTexts.count(text) != 0;
 }
@@ -145,8 +145,8 @@ Result<std::unique_ptr<Tokenizer>> BpeTokenizer::FromGguf(const GgufFile& file) 
                       file.GetStrings("tokenizer.ggml.merges"));
   TQ_RETURN_IF_ERROR(tokenizer->LoadMerges(merges));
   TQ_RETURN_IF_ERROR(tokenizer->LoadSpecials(file));
-  tokenizer->description_ = StrCat("gpt2 byte-level BPE, pre-tokenizer ", pre, ", ",
-                                   tokenizer->vocab_size_, " tokens");
+  tokenizer->description_ =
+      StrCat("gpt2 byte-level BPE, pre-tokenizer ", pre, ", ", tokenizer->vocab_size_, " tokens");
   return std::unique_ptr<Tokenizer>(std::move(tokenizer));
 }
 
@@ -160,8 +160,8 @@ Status BpeTokenizer::LoadVocabulary(const GgufFile& file) {
     TQ_ASSIGN_OR_RETURN(kinds, file.GetInts("tokenizer.ggml.token_type"));
   }
   if (kinds.size() != texts.size()) {
-    return DataLoss("'tokenizer.ggml.token_type' has ", kinds.size(), " entries for ",
-                    texts.size(), " tokens");
+    return DataLoss("'tokenizer.ggml.token_type' has ", kinds.size(), " entries for ", texts.size(),
+                    " tokens");
   }
   vocab_size_ = static_cast<int>(texts.size());
   is_special_.resize(texts.size());

@@ -35,13 +35,13 @@ Result<std::string> ChatTemplate::Render(const std::vector<ChatMessage>& message
   }
   TQ_ASSIGN_OR_RETURN(Value all, jinja::MakeList(std::move(list)));
   // What the reference implementation passes when there are no tools.
-  Result<std::string> text = jinja::Render(
-      root_->body, {{"messages", std::move(all)},
-                    {"add_generation_prompt", Value::Bool(add_generation_prompt)},
-                    {"bos_token", Value::Text(bos)},
-                    {"eos_token", Value::Text(eos)},
-                    {"tools", Value::NoneValue()},
-                    {"documents", Value::NoneValue()}});
+  Result<std::string> text =
+      jinja::Render(root_->body, {{"messages", std::move(all)},
+                                  {"add_generation_prompt", Value::Bool(add_generation_prompt)},
+                                  {"bos_token", Value::Text(bos)},
+                                  {"eos_token", Value::Text(eos)},
+                                  {"tools", Value::NoneValue()},
+                                  {"documents", Value::NoneValue()}});
   if (!text.ok()) return text.status().WithContext("chat template");
   return text;
 }

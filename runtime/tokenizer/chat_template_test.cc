@@ -77,8 +77,10 @@ TEST(ChatTemplate, NamesWhatIsNotSupported) {
   ExpectError("{% raw %}{{{% endraw %}", unsupported, "line 1: 'raw' is not supported");
   ExpectError("{{ '\xC3\xA4' | upper }}", unsupported,
               "line 1: changing the case of letters that are not ASCII");
-  EXPECT_NE(RenderOnce("{{ 'a'.format(1) }}").status().message().find(
-                "method 'format' of a string is not supported; supported: "),
+  EXPECT_NE(RenderOnce("{{ 'a'.format(1) }}")
+                .status()
+                .message()
+                .find("method 'format' of a string is not supported; supported: "),
             std::string::npos);
 }
 
@@ -93,8 +95,7 @@ TEST(ChatTemplate, HasNoWayOut) {
 }
 
 TEST(ChatTemplate, WorkIsBounded) {
-  const std::string limit =
-      "the template does more work or writes more text than is allowed";
+  const std::string limit = "the template does more work or writes more text than is allowed";
   const std::string loops =
       "{% for a in range(90000) %}{% for b in range(90000) %}{{ b }}{% endfor %}{% endfor %}";
   const std::string doubling =
@@ -138,7 +139,9 @@ TEST(ChatTemplate, NestingIsBounded) {
       EXPECT_EQ(RenderOnce(source).status().code(), StatusCode::kInvalidArgument);
     }
   }
-  EXPECT_EQ(RenderOnce("{% if 0 %}" + repeat("{% elif 0 %}", 5000) + "{% else %}x{% endif %}").status().code(),
+  EXPECT_EQ(RenderOnce("{% if 0 %}" + repeat("{% elif 0 %}", 5000) + "{% else %}x{% endif %}")
+                .status()
+                .code(),
             StatusCode::kOk);
   const Status large = ChatTemplate::Parse(std::string((1 << 20) + 1, ' ')).status();
   EXPECT_EQ(large.message(),
@@ -157,7 +160,8 @@ TEST(ChatTemplate, LongChatsFit) {
 }
 
 TEST(ChatTemplate, ContentIsNeverATemplate) {
-  EXPECT_EQ(*RenderOnce("{{ messages[0].content }}", {{"user", "{{ 7 * 7 }}\xff\0"}}), "{{ 7 * 7 }}\xff");
+  EXPECT_EQ(*RenderOnce("{{ messages[0].content }}", {{"user", "{{ 7 * 7 }}\xff\0"}}),
+            "{{ 7 * 7 }}\xff");
 }
 
 TEST(ChatTemplate, MovesAndRendersAgain) {

@@ -12,14 +12,14 @@ namespace tq::jinja {
 namespace {
 
 constexpr std::string_view kFilters[] = {
-    "abs",        "capitalize", "count",  "d",       "default", "first",  "indent",
-    "int",        "items",      "join",   "last",    "length",  "list",   "lower",
-    "map",        "reject",     "rejectattr", "replace", "reverse", "safe", "select",
-    "selectattr", "string",     "tojson", "trim",    "upper"};
-constexpr std::string_view kTests[] = {
-    "boolean", "defined", "divisibleby", "eq",     "equalto", "even", "false",    "float",
-    "in",      "integer", "iterable",    "mapping", "ne",     "none", "number",   "odd",
-    "sequence", "string", "true",        "undefined"};
+    "abs",        "capitalize", "count",      "d",       "default", "first", "indent",
+    "int",        "items",      "join",       "last",    "length",  "list",  "lower",
+    "map",        "reject",     "rejectattr", "replace", "reverse", "safe",  "select",
+    "selectattr", "string",     "tojson",     "trim",    "upper"};
+constexpr std::string_view kTests[] = {"boolean",  "defined",  "divisibleby", "eq",   "equalto",
+                                       "even",     "false",    "float",       "in",   "integer",
+                                       "iterable", "mapping",  "ne",          "none", "number",
+                                       "odd",      "sequence", "string",      "true", "undefined"};
 
 constexpr int64_t kAll = -1;  // of a count of replacements or splits
 
@@ -145,7 +145,8 @@ Result<Value> HasAffix(const std::string& text, const Arguments& arguments, bool
 Result<Value> StripWith(const std::string& text, const Arguments& arguments, bool left,
                         bool right) {
   const Value* chars = arguments.Get(0, "chars");
-  if (chars == nullptr || chars->is_none()) return Value::Text(std::string(Strip(text, "", left, right)));
+  if (chars == nullptr || chars->is_none())
+    return Value::Text(std::string(Strip(text, "", left, right)));
   if (chars->text() == nullptr) return NeedsText("strip", *chars);
   if (chars->text()->empty()) return Value::Text(text);
   return Value::Text(std::string(Strip(text, *chars->text(), left, right)));
@@ -165,7 +166,8 @@ Result<Value> CallDictMethod(const Dict& dict, const std::string& name,
   if (name == "items") return Items(dict);
   if (name == "keys" || name == "values") {
     List items;
-    for (const auto& [key, value] : dict) items.push_back(name == "keys" ? Value::Text(key) : value);
+    for (const auto& [key, value] : dict)
+      items.push_back(name == "keys" ? Value::Text(key) : value);
     return MakeList(std::move(items));
   }
   if (name == "get" && !arguments.positional.empty()) {
@@ -174,8 +176,8 @@ Result<Value> CallDictMethod(const Dict& dict, const std::string& name,
     if (value != nullptr) return *value;
     return arguments.positional.size() > 1 ? arguments.positional[1] : Value::NoneValue();
   }
-  return Unsupported("method '", name, "' of a dict is not supported; supported: get, items, keys, ",
-                     "values");
+  return Unsupported("method '", name,
+                     "' of a dict is not supported; supported: get, items, keys, ", "values");
 }
 
 Result<Value> CallTextMethod(const std::string& text, const std::string& name,
@@ -369,7 +371,8 @@ Result<Value> ApplyFilter(const std::string& name, const Value& input, const Arg
   if (name == "default" || name == "d") {
     const Value* otherwise = arguments.Get(0, "default_value");
     const Value* boolean = arguments.Get(1, "boolean");
-    const bool replace = input.is_undefined() || (boolean != nullptr && Truth(*boolean) && !Truth(input));
+    const bool replace =
+        input.is_undefined() || (boolean != nullptr && Truth(*boolean) && !Truth(input));
     if (!replace) return input;
     return otherwise == nullptr ? Value::Text("") : *otherwise;
   }

@@ -213,9 +213,12 @@ class Evaluator {
 
   Status SetLoop(const List& items, size_t i) {
     const int64_t n = static_cast<int64_t>(items.size()), index = static_cast<int64_t>(i);
-    Dict loop = {{"index", Value::Int(index + 1)},     {"index0", Value::Int(index)},
-                 {"revindex", Value::Int(n - index)},  {"revindex0", Value::Int(n - index - 1)},
-                 {"first", Value::Bool(i == 0)},       {"last", Value::Bool(index + 1 == n)},
+    Dict loop = {{"index", Value::Int(index + 1)},
+                 {"index0", Value::Int(index)},
+                 {"revindex", Value::Int(n - index)},
+                 {"revindex0", Value::Int(n - index - 1)},
+                 {"first", Value::Bool(i == 0)},
+                 {"last", Value::Bool(index + 1 == n)},
                  {"length", Value::Int(n)}};
     if (i > 0) loop.emplace_back("previtem", items[i - 1]);
     if (i + 1 < items.size()) loop.emplace_back("nextitem", items[i + 1]);
@@ -318,8 +321,8 @@ class Evaluator {
     if (index.text() != nullptr) return GetAttribute(object, *index.text());
     int64_t storage = 0;
     const int64_t* i = index.int_or(storage);
-    const Value missing = Value::Missing(StrCat("a value of kind ", KindName(object),
-                                                " has no item ", ToText(index)));
+    const Value missing = Value::Missing(
+        StrCat("a value of kind ", KindName(object), " has no item ", ToText(index)));
     if (i == nullptr) return missing;
     const auto at = [&](size_t size) {  // counts from the end when negative; size: none
       const int64_t n = static_cast<int64_t>(size);
@@ -463,8 +466,8 @@ class Evaluator {
     int64_t storage = 0;
     const int64_t* i = value.int_or(storage);
     if (i == nullptr || *i == std::numeric_limits<int64_t>::min()) {
-      return AtLine(expr.line, InvalidArgument("unary ", expr.text, " of a value of kind ",
-                                               KindName(value)));
+      return AtLine(expr.line,
+                    InvalidArgument("unary ", expr.text, " of a value of kind ", KindName(value)));
     }
     return Value::Int(negate ? -*i : *i);
   }

@@ -13,7 +13,9 @@ namespace {
 bool IsNameStart(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
-bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+bool IsDigit(char c) {
+  return c >= '0' && c <= '9';
+}
 
 // Newlines become "\n", and one at the end is dropped.
 std::string Normalize(std::string_view source) {
@@ -260,6 +262,8 @@ class Lexer {
 
 }  // namespace
 
-Result<std::vector<Token>> Lex(std::string_view source) { return Lexer(source).Run(); }
+Result<std::vector<Token>> Lex(std::string_view source) {
+  return Lexer(source).Run();
+}
 
 }  // namespace tq::jinja

@@ -165,8 +165,7 @@ class Parser {
       TQ_ASSIGN_OR_RETURN(ExprPtr condition, ParseExpr());
       TQ_RETURN_IF_ERROR(EndOfTag());
       statement.branches.emplace_back(std::move(condition), Body());
-      TQ_RETURN_IF_ERROR(
-          ParseBody({"elif", "else", "endif"}, statement.branches.back().second));
+      TQ_RETURN_IF_ERROR(ParseBody({"elif", "else", "endif"}, statement.branches.back().second));
       if (TakeName("elif")) continue;
       if (TakeName("else")) {
         TQ_RETURN_IF_ERROR(EndOfTag());

@@ -12,8 +12,19 @@
 
 namespace tq::jinja {
 
-enum class TokenType { kText, kBlockBegin, kBlockEnd, kPrintBegin, kPrintEnd, kName, kString,
-                       kInteger, kFloat, kOperator, kEnd };
+enum class TokenType {
+  kText,
+  kBlockBegin,
+  kBlockEnd,
+  kPrintBegin,
+  kPrintEnd,
+  kName,
+  kString,
+  kInteger,
+  kFloat,
+  kOperator,
+  kEnd
+};
 struct Token {
   TokenType type = TokenType::kEnd;
   std::string text;  // of a string: with its escapes resolved
@@ -27,7 +38,11 @@ using ExprPtr = std::unique_ptr<Expr>;
 
 struct Expr {
   enum class Kind {
-    kNone, kBool, kInteger, kFloat, kString,  // literals
+    kNone,
+    kBool,
+    kInteger,
+    kFloat,
+    kString,     // literals
     kName,       // text
     kList,       // args
     kDict,       // args: key, value, key, value...

@@ -59,7 +59,8 @@ void AppendEscape(unsigned c, const char* format, std::string& out) {
 }
 
 std::string Quoted(const std::string& text) {  // Python's repr
-  const bool use_double = text.find('\'') != std::string::npos && text.find('"') == std::string::npos;
+  const bool use_double =
+      text.find('\'') != std::string::npos && text.find('"') == std::string::npos;
   const char quote = use_double ? '"' : '\'';
   std::string out(1, quote);
   for (const char c : text) {
@@ -221,7 +222,8 @@ bool Equal(const Value& a, const Value& b) {
   if (a.is_none() || a.is_undefined()) return true;
   if (a.text() != nullptr) return *a.text() == *b.text();
   if (a.list() != nullptr) {
-    return std::equal(a.list()->begin(), a.list()->end(), b.list()->begin(), b.list()->end(), Equal);
+    return std::equal(a.list()->begin(), a.list()->end(), b.list()->begin(), b.list()->end(),
+                      Equal);
   }
   if (a.dict() == nullptr) return a.ns() == b.ns();
   if (a.dict()->size() != b.dict()->size()) return false;
@@ -277,8 +279,7 @@ const Value* Find(const Dict& dict, std::string_view key) {
 
 size_t FindText(std::string_view text, std::string_view needle, size_t from) {
   if (from > text.size()) return std::string_view::npos;
-  const void* hit =
-      ::memmem(text.data() + from, text.size() - from, needle.data(), needle.size());
+  const void* hit = ::memmem(text.data() + from, text.size() - from, needle.data(), needle.size());
   return hit == nullptr ? std::string_view::npos
                         : static_cast<size_t>(static_cast<const char*>(hit) - text.data());
 }

@@ -33,9 +33,7 @@ struct Value {
   int depth = 0;      // of nested lists and dicts
   size_t weight = 0;  // of a list or dict: items and bytes of text, counted as often as they occur
 
-  static Value Text(std::string s) {
-    return {std::make_shared<const std::string>(std::move(s))};
-  }
+  static Value Text(std::string s) { return {std::make_shared<const std::string>(std::move(s))}; }
   static Value Int(int64_t i) { return {i}; }
   static Value Float(double d) { return {d}; }
   static Value Bool(bool b) { return {b}; }

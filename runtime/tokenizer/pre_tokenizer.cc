@@ -16,8 +16,8 @@ const std::string kWhite =
 const std::string kBlanks = "[" + kWhite + "]+(?![^" + kWhite + "])|[" + kWhite + "]+";
 
 const std::string kDigit = R"(\p{N})";
-const std::string kGpt2 = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^)" + kWhite +
-                          R"(\p{L}\p{N}]+|)" + kBlanks;
+const std::string kGpt2 =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^)" + kWhite + R"(\p{L}\p{N}]+|)" + kBlanks;
 
 // Llama 3 and Qwen 2 differ only in how many digits make a piece.
 std::string Llama3(const std::string& digits) {
@@ -78,7 +78,8 @@ class PreTokenizer::Pattern {
 
   // Matches are pieces, and so is what lies between them.
   void Split(std::string_view text, std::vector<std::string_view>& pieces) const {
-    const std::unique_ptr<pcre2_match_data, FreeMatchData> match(pcre2_match_data_create(1, nullptr));
+    const std::unique_ptr<pcre2_match_data, FreeMatchData> match(
+        pcre2_match_data_create(1, nullptr));
     TQ_CHECK(match != nullptr);
     const PCRE2_SIZE* range = pcre2_get_ovector_pointer(match.get());
     size_t pos = 0;

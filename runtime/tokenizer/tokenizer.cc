@@ -25,7 +25,9 @@ bool Tokenizer::IsStop(TokenId id) const {
   return std::find(stop_tokens_.begin(), stop_tokens_.end(), id) != stop_tokens_.end();
 }
 
-std::string Tokenizer::Describe() const { return description_; }
+std::string Tokenizer::Describe() const {
+  return description_;
+}
 
 std::string StreamDecoder::Push(TokenId id) {
   pending_ += tokenizer_.TokenBytes(id);

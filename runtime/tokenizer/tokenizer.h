@@ -26,8 +26,10 @@ class Tokenizer {
   static Result<std::unique_ptr<Tokenizer>> FromGguf(const GgufFile& file);
   virtual ~Tokenizer() = default;
 
-  // Any bytes are accepted: invalid UTF-8 is encoded byte by byte, like the reference tokenizers.
-  virtual std::vector<TokenId> Encode(std::string_view text, const EncodeOptions& options = {}) const = 0;
+  // Any bytes are accepted. A byte that is not valid UTF-8 is a piece of its own: the token of that
+  // byte, or the tokens of U+FFFD where the vocabulary has none.
+  virtual std::vector<TokenId> Encode(std::string_view text,
+                                      const EncodeOptions& options = {}) const = 0;
   // The bytes of one token (may be part of a character). Special tokens give their text.
   virtual std::string TokenBytes(TokenId id) const = 0;
   virtual bool IsSpecial(TokenId id) const = 0;

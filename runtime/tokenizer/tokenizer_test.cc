@@ -17,7 +17,8 @@ namespace {
 
 using Ids = std::vector<TokenId>;
 
-// --- A small vocabulary: all 256 bytes (token = byte), then what the merges make, then specials ---
+// --- A small vocabulary: all 256 bytes (token = byte), then what the merges make, then specials
+// ---
 
 std::string ByteText(int b) {
   const bool printable = (b >= '!' && b <= '~') || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
@@ -49,9 +50,12 @@ struct Vocabulary {
     return Add(left + right, 1);
   }
   std::string Build(const std::string& pre, GgufBuilder b = {}) const {
-    return b.Text("tokenizer.ggml.model", "gpt2").Text("tokenizer.ggml.pre", pre)
-        .Texts("tokenizer.ggml.tokens", tokens).I32s("tokenizer.ggml.token_type", kinds)
-        .Texts("tokenizer.ggml.merges", merges).Build();
+    return b.Text("tokenizer.ggml.model", "gpt2")
+        .Text("tokenizer.ggml.pre", pre)
+        .Texts("tokenizer.ggml.tokens", tokens)
+        .I32s("tokenizer.ggml.token_type", kinds)
+        .Texts("tokenizer.ggml.merges", merges)
+        .Build();
   }
   std::vector<std::string> tokens, merges;
   std::vector<int32_t> kinds;
@@ -91,12 +95,18 @@ TEST(Tokenizer, BytesRoundTripWhateverTheyAre) {
   const auto tokenizer = MustLoad(v.Build("smollm"));
   std::string all;
   for (int b = 0; b < 256; ++b) all.push_back(static_cast<char>(b));
-  for (const std::string& text : {all, all + all, std::string("ab\xff\xfe" "ab"), std::string("\xc3"),
-                                  std::string("\xed\xa0\x80"), std::string("\xf4\x90\x80\x80"),
-                                  std::string("\xc0\x80"), std::string("a\xe2\x82")}) {
+  for (const std::string& text :
+       {all, all + all,
+        std::string("ab\xff\xfe"
+                    "ab"),
+        std::string("\xc3"), std::string("\xed\xa0\x80"), std::string("\xf4\x90\x80\x80"),
+        std::string("\xc0\x80"), std::string("a\xe2\x82")}) {
     EXPECT_EQ(tokenizer->Decode(tokenizer->Encode(text)), text);
   }
-  EXPECT_EQ(tokenizer->Encode("ab\xff" "ab"), (Ids{256, 0xFF, 256})) << "an invalid byte is a piece";
+  EXPECT_EQ(tokenizer->Encode("ab\xff"
+                              "ab"),
+            (Ids{256, 0xFF, 256}))
+      << "an invalid byte is a piece";
 }
 
 TEST(Tokenizer, InvalidBytesWithoutATokenBecomeReplacementCharacters) {
@@ -261,8 +271,8 @@ TEST(Tokenizer, RefusesMalformedVocabularies) {
   ExpectError(b.Build(), StatusCode::kNotFound, "no metadata 'tokenizer.ggml.merges'");
   ExpectError(GgufBuilder(b).I32s("tokenizer.ggml.token_type", {1, 1}).Build(),
               StatusCode::kDataLoss, "'tokenizer.ggml.token_type' has 2 entries for 3 tokens");
-  for (const std::string& merge : {std::string("ab"), std::string(""), std::string("a "),
-                                   std::string(" b")}) {
+  for (const std::string& merge :
+       {std::string("ab"), std::string(""), std::string("a "), std::string(" b")}) {
     ExpectError(GgufBuilder(b).Texts("tokenizer.ggml.merges", {"a b", merge}).Build(),
                 StatusCode::kDataLoss, "merge 1 of 'tokenizer.ggml.merges' is '" + merge + "'");
   }
@@ -304,7 +314,10 @@ TEST(StreamDecoder, ReplacesWhatIsNoText) {
   EXPECT_EQ(decoder.Push(0xFF), "\xEF\xBF\xBD");
   EXPECT_EQ(decoder.Push(0xF0), "");
   EXPECT_EQ(decoder.Push(0x9F), "");
-  EXPECT_EQ(decoder.Push('a'), "\xEF\xBF\xBD\xEF\xBF\xBD" "a") << "the character never came";
+  EXPECT_EQ(decoder.Push('a'),
+            "\xEF\xBF\xBD\xEF\xBF\xBD"
+            "a")
+      << "the character never came";
   EXPECT_EQ(decoder.Push(0xE2), "");
   EXPECT_EQ(decoder.Push(0x82), "");
   EXPECT_EQ(decoder.Finish(), "\xEF\xBF\xBD");
@@ -354,8 +367,8 @@ TEST_F(SmolLM2, IdsEqualTheReference) {
     const auto text = entry["text"].get<std::string>();
     const auto ids = entry["ids"].get<Ids>();
     EXPECT_EQ(tokenizer_->Encode(text), ids) << entry.dump();
-    const auto plain = entry.contains("ids_without_special")
-                           ? entry["ids_without_special"].get<Ids>() : ids;
+    const auto plain =
+        entry.contains("ids_without_special") ? entry["ids_without_special"].get<Ids>() : ids;
     EXPECT_EQ(tokenizer_->Encode(text, {.add_bos = true, .parse_special = false}), plain)
         << entry.dump();
     ++num_cases;
@@ -373,7 +386,8 @@ TEST_F(SmolLM2, KnowsItsSpecialTokens) {
 }
 
 TEST_F(SmolLM2, StreamsWhatItDecodes) {
-  const std::string text = "caf\xC3\xA9 \xF0\x9F\x91\xA8\xE2\x80\x8D\xF0\x9F\x91\xA9 \xE6\xBC\xA2\xE5\xAD\x97 123";
+  const std::string text =
+      "caf\xC3\xA9 \xF0\x9F\x91\xA8\xE2\x80\x8D\xF0\x9F\x91\xA9 \xE6\xBC\xA2\xE5\xAD\x97 123";
   const Ids ids = tokenizer_->Encode(text);
   EXPECT_EQ(tokenizer_->Decode(ids), text);
   StreamDecoder decoder(*tokenizer_);

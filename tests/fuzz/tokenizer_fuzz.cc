@@ -25,10 +25,19 @@ std::unique_ptr<tq::Tokenizer> MakeTokenizer(const char* pre) {
     tokens.push_back(text);
   }
   std::vector<std::string> merges;
-  for (const auto& [left, right] : {std::pair<int, int>{'a', 'b'}, {'b', 'c'}, {'a', 'a'},
-                                    {256, 257}, {258, 258}, {' ', 'a'}, {'\n', '\n'}, {0xC3, 0xA9},
-                                    {262, 262}, {'1', '2'}, {'\'', 's'}}) {
-    const std::string &l = tokens[static_cast<size_t>(left)], &r = tokens[static_cast<size_t>(right)];
+  for (const auto& [left, right] : {std::pair<int, int>{'a', 'b'},
+                                    {'b', 'c'},
+                                    {'a', 'a'},
+                                    {256, 257},
+                                    {258, 258},
+                                    {' ', 'a'},
+                                    {'\n', '\n'},
+                                    {0xC3, 0xA9},
+                                    {262, 262},
+                                    {'1', '2'},
+                                    {'\'', 's'}}) {
+    const std::string &l = tokens[static_cast<size_t>(left)],
+                      &r = tokens[static_cast<size_t>(right)];
     merges.push_back(l + " " + r);
     tokens.push_back(l + r);
   }

@@ -148,8 +148,8 @@ TEST(Numeric, EveryBfloatComesBack) {
 
 TEST(Numeric, BfloatRounds) {
   const float one = 1.0f, next = 1.0f + 0x1p-7f;
-  EXPECT_EQ(BF16FromF32(one + 0x1p-8f), BF16FromF32(one));          // tie to even
-  EXPECT_EQ(BF16FromF32(next + 0x1p-8f), BF16FromF32(next) + 1);    // tie to even
+  EXPECT_EQ(BF16FromF32(one + 0x1p-8f), BF16FromF32(one));        // tie to even
+  EXPECT_EQ(BF16FromF32(next + 0x1p-8f), BF16FromF32(next) + 1);  // tie to even
   EXPECT_EQ(BF16FromF32(one + 0x1p-8f + 0x1p-20f), BF16FromF32(next));
   EXPECT_EQ(BF16FromF32(std::numeric_limits<float>::max()), 0x7F80);
 }

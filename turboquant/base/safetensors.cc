@@ -29,9 +29,9 @@ struct TypeInfo {
   size_t bytes;
 };
 constexpr TypeInfo kTypes[] = {
-    {SafetensorsType::kF32, "F32", 4}, {SafetensorsType::kF16, "F16", 2},
+    {SafetensorsType::kF32, "F32", 4},   {SafetensorsType::kF16, "F16", 2},
     {SafetensorsType::kBF16, "BF16", 2}, {SafetensorsType::kI8, "I8", 1},
-    {SafetensorsType::kI32, "I32", 4}, {SafetensorsType::kI64, "I64", 8},
+    {SafetensorsType::kI32, "I32", 4},   {SafetensorsType::kI64, "I64", 8},
     {SafetensorsType::kU8, "U8", 1},
 };
 
@@ -156,8 +156,12 @@ void AppendValues(const SafetensorsSource& source, std::string& out) {
 
 }  // namespace
 
-const char* SafetensorsTypeName(SafetensorsType type) { return InfoOf(type).name; }
-size_t SafetensorsTypeBytes(SafetensorsType type) { return InfoOf(type).bytes; }
+const char* SafetensorsTypeName(SafetensorsType type) {
+  return InfoOf(type).name;
+}
+size_t SafetensorsTypeBytes(SafetensorsType type) {
+  return InfoOf(type).bytes;
+}
 
 std::string ShapeToString(const std::vector<int64_t>& shape) {
   std::string out = "[";

@@ -49,7 +49,7 @@ TEST(Safetensors, RoundTripsEveryFloatType) {
       {"scalar", {}, {7}, SafetensorsType::kF32},
       {"empty", {0, 5}, {}, SafetensorsType::kF32},
   };
-  const std::map<std::string, std::string> metadata = {{"kind", "test"}, {"ä", "β"}};
+  const std::map<std::string, std::string> metadata = {{"kind", "test"}, {"\xC3\xA4", "\xCE\xB2"}};
   const Result<std::string> written = SerializeSafetensors(sources, metadata);
   ASSERT_TRUE(written.ok()) << written.status().ToString();
   const ExactBytes bytes(*written);
@@ -87,11 +87,11 @@ TEST(Safetensors, ConvertsIntegers) {
   const std::string payload = std::string("\x00\x00\x00\x80\xff\xff\xff\xff", 8) +  // I64
                               std::string("\xfe\xff\xff\xff", 4) +                  // I32
                               std::string("\x80\x7f", 2) + std::string("\xff\x01", 2);
-  const ExactBytes bytes(FileOf(
-      R"({"l":{"dtype":"I64","shape":[1],"data_offsets":[0,8]},)"
-      R"("i":{"dtype":"I32","shape":[],"data_offsets":[8,12]},)"
-      R"("b":{"dtype":"I8","shape":[2],"data_offsets":[12,14]},)"
-      R"("u":{"dtype":"U8","shape":[1,2],"data_offsets":[14,16]}})", payload));
+  const ExactBytes bytes(FileOf(R"({"l":{"dtype":"I64","shape":[1],"data_offsets":[0,8]},)"
+                                R"("i":{"dtype":"I32","shape":[],"data_offsets":[8,12]},)"
+                                R"("b":{"dtype":"I8","shape":[2],"data_offsets":[12,14]},)"
+                                R"("u":{"dtype":"U8","shape":[1,2],"data_offsets":[14,16]}})",
+                                payload));
   const Result<SafetensorsFile> file = SafetensorsFile::Parse(bytes.span(), "x");
   ASSERT_TRUE(file.ok()) << file.status().ToString();
   EXPECT_EQ(*file->GetFloats("l"), std::vector<float>{-2147483648.0f});
@@ -118,7 +118,8 @@ TEST(Safetensors, RefusesMalformedHeaders) {
   const auto loss = StatusCode::kDataLoss;
   ExpectError("", loss, "it has 0 bytes, the header length alone needs 8");
   ExpectError("1234567", loss, "it has 7 bytes");
-  ExpectError(std::string(8, '\xff'), loss, "a header of 18446744073709551615 bytes in a file of 8");
+  ExpectError(std::string(8, '\xff'), loss,
+              "a header of 18446744073709551615 bytes in a file of 8");
   ExpectError(FileOf(""), loss, "its header of 0 bytes is not a JSON object");
   ExpectError(FileOf("[]"), loss, "not a JSON object");
   ExpectError(FileOf("{"), loss, "not a JSON object");
@@ -152,13 +153,14 @@ TEST(Safetensors, RefusesMalformedHeaders) {
 
 TEST(Safetensors, RefusesOverlapsHolesAndDuplicates) {
   const std::string a = R"("a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]})";
-  ExpectError(FileOf("{" + a + R"(,"b":{"dtype":"U8","shape":[4],"data_offsets":[3,7]}})",
-                     "1234567"),
-              StatusCode::kDataLoss, "tensor 'b' begins at byte 3 but the data before it ends at 4 "
-                                     "(they overlap)");
-  ExpectError(FileOf("{" + a + R"(,"b":{"dtype":"U8","shape":[2],"data_offsets":[5,7]}})",
-                     "1234567"),
-              StatusCode::kDataLoss, "(a hole)");
+  ExpectError(
+      FileOf("{" + a + R"(,"b":{"dtype":"U8","shape":[4],"data_offsets":[3,7]}})", "1234567"),
+      StatusCode::kDataLoss,
+      "tensor 'b' begins at byte 3 but the data before it ends at 4 "
+      "(they overlap)");
+  ExpectError(
+      FileOf("{" + a + R"(,"b":{"dtype":"U8","shape":[2],"data_offsets":[5,7]}})", "1234567"),
+      StatusCode::kDataLoss, "(a hole)");
   ExpectError(FileOf("{" + a + "}", "12345"), StatusCode::kDataLoss,
               "the tensors end at byte 4 but the file has 5 bytes of data");
   ExpectError(FileOf("{" + a + "," + a + "}", "1234"), StatusCode::kDataLoss, "'a' appears twice");
@@ -203,7 +205,8 @@ TEST(Safetensors, WriterRefusesWhatTheReaderWould) {
   expect(SerializeSafetensors({}, {{"k", "\xff"}}).status(), invalid, "metadata is not UTF-8");
   expect(SerializeSafetensors({{"a", {1}, {1}, SafetensorsType::kI32}}).status(),
          StatusCode::kUnsupported, "as I32; supported: F32, F16, BF16");
-  expect(WriteSafetensors("/no/such/folder/x", {{"a", {1}, {1}}}), StatusCode::kNotFound, "/no/such");
+  expect(WriteSafetensors("/no/such/folder/x", {{"a", {1}, {1}}}), StatusCode::kNotFound,
+         "/no/such");
 }
 
 }  // namespace
