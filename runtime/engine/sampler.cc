@@ -44,8 +44,8 @@ int32_t Greedy(std::span<const float> logits) {
 // The most probable candidates that top-k, top-p and min-p leave, best first.
 std::vector<Candidate> Restrict(std::vector<Candidate> all, const SamplingParams& params) {
   std::make_heap(all.begin(), all.end(), Below);
-  const size_t k = params.top_k == 0 ? all.size()
-                                     : std::min(all.size(), static_cast<size_t>(params.top_k));
+  const size_t k =
+      params.top_k == 0 ? all.size() : std::min(all.size(), static_cast<size_t>(params.top_k));
   std::vector<Candidate> kept;
   double total = 0;  // of the k best: what top_p is a share of
   if (k == all.size()) {

@@ -11,14 +11,14 @@
 namespace tq {
 
 struct SamplingParams {
-  float temperature = 0;        // 0 = greedy
-  int top_k = 0;                // 0 = all
+  float temperature = 0;  // 0 = greedy
+  int top_k = 0;          // 0 = all
   float top_p = 1;
-  float min_p = 0;              // relative to the most probable token
-  float repetition_penalty = 1; // over the last `penalty_last` tokens
+  float min_p = 0;               // relative to the most probable token
+  float repetition_penalty = 1;  // over the last `penalty_last` tokens
   int penalty_last = 64;
   uint64_t seed = 0;
-  Status Validate() const;      // names the parameter, its value and its range
+  Status Validate() const;  // names the parameter, its value and its range
 };
 
 class Sampler {

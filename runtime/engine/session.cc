@@ -54,7 +54,9 @@ Result<std::unique_ptr<Session>> Session::Create(Model& model, CacheConfig cache
 
 Session::~Session() = default;
 
-int64_t Session::length() const { return static_cast<int64_t>(history_.size()); }
+int64_t Session::length() const {
+  return static_cast<int64_t>(history_.size());
+}
 
 Status Session::Prefill(std::span<const TokenId> tokens, const LogitsSink& on_logits,
                         const ProgressSink& progress, const std::atomic<bool>* cancel) {
@@ -106,8 +108,7 @@ Status Session::Decode(TokenId token) {
   return OkStatus();
 }
 
-Result<GenerateResult> Session::Generate(const Tokenizer& tokenizer,
-                                         const GenerateOptions& options,
+Result<GenerateResult> Session::Generate(const Tokenizer& tokenizer, const GenerateOptions& options,
                                          const TextSink& on_text) {
   TQ_RETURN_IF_ERROR(CheckOptions(options));
   if (last_logits_.empty()) {

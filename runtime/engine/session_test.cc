@@ -8,8 +8,8 @@ namespace tq {
 namespace {
 
 // Token texts of the tests; 0 is special, 1 ends a generation.
-const std::vector<std::string> kTexts = {"<s>", "<end>", "Hello", " wor", "ld", "!", "\xe2\x82",
-                                         "\xac", "EN", "D"};
+const std::vector<std::string> kTexts = {"<s>", "<end>",    "Hello", " wor", "ld",
+                                         "!",   "\xe2\x82", "\xac",  "EN",   "D"};
 constexpr TokenId kEnd = 1;
 
 class ListTokenizer : public Tokenizer {
@@ -209,17 +209,19 @@ TEST_F(SessionTest, PrefillGoesInChunksAndHandsOutLogits) {
   EXPECT_EQ(model_->chunks, (std::vector<int>{128, 128, 44}));
   std::vector<int64_t> firsts;
   size_t rows = 0;
-  ASSERT_TRUE(session_->Prefill(prompt, [&](int64_t first, std::span<const float> logits) {
-    firsts.push_back(first);
-    rows += logits.size() / kTexts.size();
-    return OkStatus();
-  }).ok());
+  ASSERT_TRUE(session_
+                  ->Prefill(prompt,
+                            [&](int64_t first, std::span<const float> logits) {
+                              firsts.push_back(first);
+                              rows += logits.size() / kTexts.size();
+                              return OkStatus();
+                            })
+                  .ok());
   EXPECT_EQ(firsts, (std::vector<int64_t>{301, 429, 557}));
   EXPECT_EQ(rows, 300u);
   EXPECT_EQ(session_->last_logits().size(), kTexts.size());
-  const Status s = session_->Prefill(prompt, [](int64_t, std::span<const float>) {
-    return Unavailable("disk full");
-  });
+  const Status s = session_->Prefill(
+      prompt, [](int64_t, std::span<const float>) { return Unavailable("disk full"); });
   EXPECT_EQ(s.message(), "disk full");
 }
 
@@ -230,9 +232,10 @@ TEST_F(SessionTest, PrefillErrors) {
   EXPECT_EQ(s.message(), "there are no tokens to read: the prompt is empty");
   s = session_->Prefill(std::vector<TokenId>(10, 2));
   EXPECT_EQ(s.code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(s.message(),
-            "the prompt has 10 tokens after 1 in the sequence, but the context is 10; shorten it or "
-            "raise the context");
+  EXPECT_EQ(
+      s.message(),
+      "the prompt has 10 tokens after 1 in the sequence, but the context is 10; shorten it or "
+      "raise the context");
   std::atomic<bool> cancel{true};
   s = session_->Prefill(std::vector<TokenId>(2, 2), {}, {}, &cancel);
   EXPECT_EQ(s.code(), StatusCode::kCancelled);
@@ -284,8 +287,9 @@ TEST_F(SessionTest, LogitsThatAreNotNumbersAreAnError) {
   model_->nan = true;
   const Status s = Generate().status();
   EXPECT_EQ(s.code(), StatusCode::kDataLoss);
-  EXPECT_EQ(s.message(),
-            "the logits after token 2 are not numbers: the model's weights or its cache are damaged");
+  EXPECT_EQ(
+      s.message(),
+      "the logits after token 2 are not numbers: the model's weights or its cache are damaged");
 }
 
 TEST_F(SessionTest, TruncateForgetsTheLogits) {

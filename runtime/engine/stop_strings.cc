@@ -26,6 +26,8 @@ std::string StopStrings::Push(const std::string& piece) {
   return shown;
 }
 
-std::string StopStrings::Finish() { return stopped_ ? "" : std::exchange(held_, ""); }
+std::string StopStrings::Finish() {
+  return stopped_ ? "" : std::exchange(held_, "");
+}
 
 }  // namespace tq

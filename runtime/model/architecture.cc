@@ -87,8 +87,8 @@ Result<RopeFrequencies> ReadRope(const GgufFile& file, int head_dim, float base)
   const int half = head_dim / 2;
   rope.inv_freq.resize(static_cast<size_t>(half));
   for (int i = 0; i < half; ++i) {
-    rope.inv_freq[static_cast<size_t>(i)] = static_cast<float>(
-        std::pow(static_cast<double>(base), -2.0 * i / head_dim) / divisor);
+    rope.inv_freq[static_cast<size_t>(i)] =
+        static_cast<float>(std::pow(static_cast<double>(base), -2.0 * i / head_dim) / divisor);
   }
   const GgufTensor* factors = file.FindTensor("rope_freqs.weight");
   if (factors == nullptr) return rope;
@@ -131,14 +131,13 @@ Result<Architecture> Architecture::FromGguf(const GgufFile& file) {
   TQ_ASSIGN_OR_RETURN(a.hidden_dim, BoundedInt(file, "llama.embedding_length", 1, kMaxDim));
   TQ_ASSIGN_OR_RETURN(a.ffn_dim, BoundedInt(file, "llama.feed_forward_length", 1, kMaxFfn));
   TQ_ASSIGN_OR_RETURN(a.context_len, BoundedInt(file, "llama.context_length", 1, kMaxContext));
-  TQ_ASSIGN_OR_RETURN(a.num_q_heads,
-                      BoundedInt(file, "llama.attention.head_count", 1, kMaxHeads));
+  TQ_ASSIGN_OR_RETURN(a.num_q_heads, BoundedInt(file, "llama.attention.head_count", 1, kMaxHeads));
   TQ_ASSIGN_OR_RETURN(a.num_kv_heads, BoundedIntOr(file, "llama.attention.head_count_kv", 1,
                                                    kMaxHeads, a.num_q_heads));
   if (a.num_q_heads % a.num_kv_heads != 0) {
-    return InvalidArgument("llama.attention.head_count = ", a.num_q_heads,
-                           " is not a multiple of llama.attention.head_count_kv = ",
-                           a.num_kv_heads);
+    return InvalidArgument(
+        "llama.attention.head_count = ", a.num_q_heads,
+        " is not a multiple of llama.attention.head_count_kv = ", a.num_kv_heads);
   }
   if (file.Has("llama.attention.key_length")) {
     TQ_ASSIGN_OR_RETURN(a.head_dim,
@@ -155,17 +154,18 @@ Result<Architecture> Architecture::FromGguf(const GgufFile& file) {
     return InvalidArgument("head_dim = ", a.head_dim, ": expected an even number of ", kMinHeadDim,
                            " to ", kMaxHeadDim);
   }
-  TQ_ASSIGN_OR_RETURN(const int value_dim, BoundedIntOr(file, "llama.attention.value_length", 1,
-                                                        kMaxDim, a.head_dim));
+  TQ_ASSIGN_OR_RETURN(const int value_dim,
+                      BoundedIntOr(file, "llama.attention.value_length", 1, kMaxDim, a.head_dim));
   if (value_dim != a.head_dim) {
     return Unsupported("llama.attention.value_length = ", value_dim, " differs from the key's ",
                        a.head_dim, ": only equal lengths are supported");
   }
-  TQ_ASSIGN_OR_RETURN(const int rope_dim, BoundedIntOr(file, "llama.rope.dimension_count", 1,
-                                                       kMaxDim, a.head_dim));
+  TQ_ASSIGN_OR_RETURN(const int rope_dim,
+                      BoundedIntOr(file, "llama.rope.dimension_count", 1, kMaxDim, a.head_dim));
   if (rope_dim != a.head_dim) {
-    return Unsupported("llama.rope.dimension_count = ", rope_dim, " differs from head_dim = ",
-                       a.head_dim, ": partial rotary embeddings are not supported");
+    return Unsupported("llama.rope.dimension_count = ", rope_dim,
+                       " differs from head_dim = ", a.head_dim,
+                       ": partial rotary embeddings are not supported");
   }
   TQ_ASSIGN_OR_RETURN(a.norm_eps,
                       BoundedFloat(file, "llama.attention.layer_norm_rms_epsilon", 0, 0.1));
@@ -182,8 +182,8 @@ Result<Architecture> Architecture::FromGguf(const GgufFile& file) {
                            "] values");
   }
   a.vocab_size = static_cast<int>(embedding->shape[1]);
-  TQ_ASSIGN_OR_RETURN(const int vocab, BoundedIntOr(file, "llama.vocab_size", 1, kMaxVocab,
-                                                    a.vocab_size));
+  TQ_ASSIGN_OR_RETURN(const int vocab,
+                      BoundedIntOr(file, "llama.vocab_size", 1, kMaxVocab, a.vocab_size));
   if (vocab != a.vocab_size) {
     return InvalidArgument("llama.vocab_size = ", vocab, ", but token_embd.weight has ",
                            a.vocab_size, " rows");

@@ -67,9 +67,8 @@ TEST(Architecture, RopeScaling) {
   std::string factors(8 * 4, '\0');
   const std::vector<float> values = {1, 1, 2, 2, 8, 8, 8, 8};
   std::memcpy(factors.data(), values.data(), factors.size());
-  const auto llama3 = Read(With([&](GgufBuilder& b) {
-    b.Tensor("rope_freqs.weight", GgmlType::kF32, {8}, factors);
-  }));
+  const auto llama3 = Read(
+      With([&](GgufBuilder& b) { b.Tensor("rope_freqs.weight", GgmlType::kF32, {8}, factors); }));
   ASSERT_TRUE(llama3.ok()) << llama3.status().ToString();
   EXPECT_FLOAT_EQ(llama3->rope.inv_freq[4], 0.01f / 8);
   ExpectError(With([](GgufBuilder& b) { b.Text("llama.rope.scaling.type", "yarn"); }),
@@ -88,19 +87,20 @@ TEST(Architecture, RefusesWhatIsNotBuilt) {
   other.architecture = "gemma3";
   ExpectError(other, StatusCode::kUnsupported,
               "architecture 'gemma3' is not supported; supported: llama");
-  ExpectError(With([](GgufBuilder& b) { b.U32("llama.expert_count", 8); }),
-              StatusCode::kUnsupported,
-              "mixture of experts (llama.expert_count = 8) is not supported; supported: dense llama "
-              "models with full attention");
+  ExpectError(
+      With([](GgufBuilder& b) { b.U32("llama.expert_count", 8); }), StatusCode::kUnsupported,
+      "mixture of experts (llama.expert_count = 8) is not supported; supported: dense llama "
+      "models with full attention");
   ExpectError(With([](GgufBuilder& b) { b.U32("llama.attention.sliding_window", 4096); }),
               StatusCode::kUnsupported,
               "sliding-window attention (llama.attention.sliding_window = 4096) is not supported; "
               "supported: dense llama models with full attention");
   EXPECT_TRUE(Read(With([](GgufBuilder& b) { b.U32("llama.expert_count", 0); })).ok());
-  ExpectError(With([](GgufBuilder& b) { b.U32("llama.rope.dimension_count", 8); }),
-              StatusCode::kUnsupported,
-              "llama.rope.dimension_count = 8 differs from head_dim = 16: partial rotary embeddings "
-              "are not supported");
+  ExpectError(
+      With([](GgufBuilder& b) { b.U32("llama.rope.dimension_count", 8); }),
+      StatusCode::kUnsupported,
+      "llama.rope.dimension_count = 8 differs from head_dim = 16: partial rotary embeddings "
+      "are not supported");
   ExpectError(With([](GgufBuilder& b) { b.U32("llama.attention.value_length", 8); }),
               StatusCode::kUnsupported,
               "llama.attention.value_length = 8 differs from the key's 16: only equal lengths are "
@@ -121,16 +121,17 @@ TEST(Architecture, NamesTheKeyThatIsWrong) {
   ExpectError(replaced("llama.attention.head_count_kv", 3), StatusCode::kInvalidArgument,
               "llama.attention.head_count = 4 is not a multiple of llama.attention.head_count_kv = "
               "3");
-  ExpectError(replaced("llama.attention.head_count", 6), StatusCode::kInvalidArgument,
-              "llama.embedding_length = 64 is not a multiple of llama.attention.head_count = 6, and "
-              "there is no llama.attention.key_length");
+  ExpectError(
+      replaced("llama.attention.head_count", 6), StatusCode::kInvalidArgument,
+      "llama.embedding_length = 64 is not a multiple of llama.attention.head_count = 6, and "
+      "there is no llama.attention.key_length");
   ExpectError(With([](GgufBuilder& b) { b.U32("llama.attention.key_length", 17); }),
               StatusCode::kInvalidArgument, "head_dim = 17: expected an even number of 2 to 512");
-  ExpectError(With([](GgufBuilder& b) {
-                b.F32("llama.attention.layer_norm_rms_epsilon", std::nanf(""));
-              }, "llama.attention.layer_norm_rms_epsilon"),
-              StatusCode::kInvalidArgument,
-              "llama.attention.layer_norm_rms_epsilon = nan: expected 0 to 0.1");
+  ExpectError(
+      With([](GgufBuilder& b) { b.F32("llama.attention.layer_norm_rms_epsilon", std::nanf("")); },
+           "llama.attention.layer_norm_rms_epsilon"),
+      StatusCode::kInvalidArgument,
+      "llama.attention.layer_norm_rms_epsilon = nan: expected 0 to 0.1");
   ExpectError(With([](GgufBuilder& b) { b.U32("llama.vocab_size", 51); }),
               StatusCode::kInvalidArgument,
               "llama.vocab_size = 51, but token_embd.weight has 50 rows");

@@ -107,9 +107,8 @@ class CpuBackend : public Backend {
   }
 
   void Add(float* x, const float* y, int rows, int64_t n) override {
-    ForRows(rows, n, [&](int first, int end) {
-      tq::Add(x + first * n, y + first * n, (end - first) * n);
-    });
+    ForRows(rows, n,
+            [&](int first, int end) { tq::Add(x + first * n, y + first * n, (end - first) * n); });
   }
 
   Status Append(KvCache& cache, int layer, std::span<const AppendItem> items) override {

@@ -29,7 +29,8 @@ Result<LlamaModel::Batch> LlamaModel::CheckItems(const KvCache& cache,
   for (size_t i = 0; i < items.size(); ++i) {
     const ForwardItem& item = items[i];
     TQ_ASSIGN_OR_RETURN(const int64_t length, cache.Length(item.seq));
-    if (item.tokens.empty()) return InvalidArgument("item ", i, " of the forward pass has no tokens");
+    if (item.tokens.empty())
+      return InvalidArgument("item ", i, " of the forward pass has no tokens");
     for (size_t j = 0; j < i; ++j) {
       if (items[j].seq == item.seq) {
         return InvalidArgument("sequence ", item.seq, " appears twice in one forward pass: items ",
@@ -76,15 +77,15 @@ Status LlamaModel::Forward(KvCache& cache, std::span<const ForwardItem> items,
     }
   }
   for (size_t i = 0; i < begun; ++i) {
-    const Status end = status.ok() ? cache.CommitAppend(items[i].seq)
-                                   : cache.AbortAppend(items[i].seq);
+    const Status end =
+        status.ok() ? cache.CommitAppend(items[i].seq) : cache.AbortAppend(items[i].seq);
     TQ_CHECK(end.ok());  // both only end what BeginAppend began
   }
   return status;
 }
 
-Status LlamaModel::RunLayers(KvCache& cache, std::span<const ForwardItem> items,
-                             const Batch& batch, std::vector<float>* logits) {
+Status LlamaModel::RunLayers(KvCache& cache, std::span<const ForwardItem> items, const Batch& batch,
+                             std::vector<float>* logits) {
   const Architecture& a = arch_;
   Backend& b = *backend_;
   const int rows = static_cast<int>(batch.tokens.size());

@@ -59,8 +59,7 @@ class LlamaLoader {
         Matrix("token_embd.weight", a_.vocab_size, a_.hidden_dim, {}, &model_.embedding_));
     model_.head_ = model_.embedding_;
     if (!a_.tied_embeddings) {
-      TQ_RETURN_IF_ERROR(
-          Matrix("output.weight", a_.vocab_size, a_.hidden_dim, {}, &model_.head_));
+      TQ_RETURN_IF_ERROR(Matrix("output.weight", a_.vocab_size, a_.hidden_dim, {}, &model_.head_));
     }
     TQ_RETURN_IF_ERROR(Vector("output_norm.weight", a_.hidden_dim, {}, &model_.output_norm_));
     if (file_.FindTensor("rope_freqs.weight") != nullptr) used_.insert("rope_freqs.weight");
@@ -180,8 +179,8 @@ Result<std::unique_ptr<LlamaModel>> LlamaModel::Create(std::unique_ptr<GgufFile>
 Result<std::unique_ptr<Model>> Model::Load(const std::string& path, ThreadPool& pool,
                                            const ProgressSink& progress) {
   TQ_ASSIGN_OR_RETURN(GgufFile file, GgufFile::Open(path));
-  auto model = LlamaModel::Create(std::make_unique<GgufFile>(std::move(file)),
-                                  MakeCpuBackend(pool), progress);
+  auto model = LlamaModel::Create(std::make_unique<GgufFile>(std::move(file)), MakeCpuBackend(pool),
+                                  progress);
   TQ_RETURN_IF_ERROR(model.status().WithContext(path));
   return std::unique_ptr<Model>(std::move(*model));
 }

@@ -17,14 +17,14 @@ namespace tq {
 
 // What a GGUF file says about the shape of a Llama-family model.
 struct Architecture {
-  std::string name;       // general.architecture: "llama"
-  std::string model_name; // general.name
+  std::string name;        // general.architecture: "llama"
+  std::string model_name;  // general.name
   int num_layers = 0, hidden_dim = 0, ffn_dim = 0, vocab_size = 0;
   int num_q_heads = 0, num_kv_heads = 0, head_dim = 0;
-  int context_len = 0;    // trained
+  int context_len = 0;  // trained
   float norm_eps = 0;
   float rope_base = 0;
-  RopeFrequencies rope;   // all scaling included
+  RopeFrequencies rope;  // all scaling included
   bool tied_embeddings = false;
   // Every number checked against its neighbours and against sane limits; kUnsupported for other
   // architectures and for features that are not built (sliding window, experts, ...), by name.
@@ -38,14 +38,14 @@ struct ForwardItem {
 };
 
 struct WeightInfo {
-  size_t bytes = 0;               // resident after load (mapped pages that were repacked count once)
-  std::string types;              // "Q4_1 (210), Q8_0 (1), F32 (61)"
+  size_t bytes = 0;   // resident after load (mapped pages that were repacked count once)
+  std::string types;  // "Q4_1 (210), Q8_0 (1), F32 (61)"
 };
 
 class Model {
  public:
-  // Maps the file, checks every tensor's shape and type, repacks what the kernels want row-interleaved
-  // (the repacked copy replaces the mapped pages). `pool` must outlive the model.
+  // Maps the file, checks every tensor's shape and type, repacks what the kernels want
+  // row-interleaved (the repacked copy replaces the mapped pages). `pool` must outlive the model.
   static Result<std::unique_ptr<Model>> Load(const std::string& path, ThreadPool& pool,
                                              const ProgressSink& progress = {});
   virtual ~Model() = default;
@@ -59,14 +59,15 @@ class Model {
   // Shapes, RoPE and centres from the k bias; formats all f16: the caller sets its own.
   CacheConfig MakeCacheConfig() const;
 
-  // Appends the items' tokens to their sequences in `cache` (made from MakeCacheConfig) and computes
-  // logits: [sum of rows][vocab_size], rows of the items in order (all tokens, or the last one).
-  // Token ids are checked. On error no sequence has changed. Results of an item do not depend on
-  // the other items or on how its tokens were cut into calls.
+  // Appends the items' tokens to their sequences in `cache` (made from MakeCacheConfig) and
+  // computes logits: [sum of rows][vocab_size], rows of the items in order (all tokens, or the last
+  // one). Token ids are checked. On error no sequence has changed. Results of an item do not depend
+  // on the other items or on how its tokens were cut into calls.
   virtual Status Forward(KvCache& cache, std::span<const ForwardItem> items,
                          std::vector<float>* logits) = 0;
 
-  // xxh3 over architecture, shapes, RoPE, vocabulary: what a profile must match (docs/formats/profile.md).
+  // xxh3 over architecture, shapes, RoPE, vocabulary: what a profile must match
+  // (docs/formats/profile.md).
   uint64_t StructureHash() const;
 
  protected:

@@ -165,7 +165,8 @@ TEST(Model, LogitsAreThoseOfPlainLoops) {
           for (const double v : want) max = std::max(max, std::abs(v));
           for (size_t i = 0; i < 50; ++i) {
             // K and V are rounded to 11 bits.
-            EXPECT_NEAR(got[8 * 50 + i], want[i], 4e-3 * max) << "bias " << bias << " tied " << tied;
+            EXPECT_NEAR(got[8 * 50 + i], want[i], 4e-3 * max)
+                << "bias " << bias << " tied " << tied;
           }
         }
       }
@@ -277,8 +278,7 @@ TEST_F(ForwardErrors, ACacheOfAnotherShape) {
   const ForwardItem item = {cache->NewSequence(), good_};
   const Status s = model_->Forward(*cache, {&item, 1}, &logits_);
   EXPECT_EQ(s.code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(s.message(),
-            "the cache has 1 layers of 2 KV heads of 16; the model has 2 of 2 of 16");
+  EXPECT_EQ(s.message(), "the cache has 1 layers of 2 KV heads of 16; the model has 2 of 2 of 16");
 }
 
 TEST_F(ForwardErrors, WhenTheSecondItemDoesNotFitTheFirstIsUndone) {
@@ -322,9 +322,10 @@ TEST(ModelLoad, NamesTheTensorThatIsWrong) {
   };
   Status s = error(tiny);
   EXPECT_EQ(s.code(), StatusCode::kUnsupported);
-  EXPECT_EQ(s.message(),
-            "tensor 'blk.0.attn_q_norm.weight' [16] has no place in the llama architecture as built "
-            "here");
+  EXPECT_EQ(
+      s.message(),
+      "tensor 'blk.0.attn_q_norm.weight' [16] has no place in the llama architecture as built "
+      "here");
 
   tiny = {};
   tiny.skip = "output_norm.weight";
@@ -349,10 +350,12 @@ TEST(ModelLoad, CanBeCancelled) {
   ThreadPool pool(1);
   TinyLlama tiny;
   const std::string bytes = tiny.Build();
-  const Status s = tiny.Make(bytes, pool, [](size_t done, size_t total, const std::string&) {
-    EXPECT_LE(done, total);
-    return done < 3;
-  }).status();
+  const Status s = tiny.Make(bytes, pool,
+                             [](size_t done, size_t total, const std::string&) {
+                               EXPECT_LE(done, total);
+                               return done < 3;
+                             })
+                       .status();
   EXPECT_EQ(s.code(), StatusCode::kCancelled);
   EXPECT_EQ(s.message(), "loading was cancelled at tensor 'blk.0.attn_norm.weight'");
 }
@@ -374,8 +377,8 @@ TEST(Model, KBiasIsInHuggingFaceOrderAndBecomesTheCentre) {
   for (size_t l = 0; l < 2; ++l) {
     const auto& want = tiny.floats.at("blk." + std::to_string(l) + ".attn_k.bias");
     for (size_t h = 0; h < 2; ++h) {
-      EXPECT_EQ(bias[l * 2 + h], std::vector<float>(want.begin() + h * 16,
-                                                    want.begin() + (h + 1) * 16));
+      EXPECT_EQ(bias[l * 2 + h],
+                std::vector<float>(want.begin() + h * 16, want.begin() + (h + 1) * 16));
     }
   }
   const CacheConfig config = (*model)->MakeCacheConfig();
@@ -430,8 +433,8 @@ TEST(RealModel, TopLogitsOfAKnownPrompt) {
   ASSERT_TRUE(model.ok()) << model.status().ToString();
   EXPECT_EQ((*model)->weights().types, "Q4_1 (210), F32 (61), Q8_0 (1)");
   const auto cache = NewCache((*model)->MakeCacheConfig());
-  const std::vector<int32_t> tokens = {504,  3575, 282, 4649,  314, 7042, 30,   378, 3575, 282,
-                                       4521, 314,  11452, 30, 378, 3575, 282, 7158, 314};
+  const std::vector<int32_t> tokens = {504,  3575, 282,   4649, 314, 7042, 30,  378,  3575, 282,
+                                       4521, 314,  11452, 30,   378, 3575, 282, 7158, 314};
   const ForwardItem item = {cache->NewSequence(), tokens};
   std::vector<float> logits;
   ASSERT_TRUE((*model)->Forward(*cache, {&item, 1}, &logits).ok());

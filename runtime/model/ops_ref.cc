@@ -40,8 +40,7 @@ void AddRef(float* x, const float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] += y[i];
 }
 
-void ApplyRopeRef(float* x, const float* cos, const float* sin, int rows, int heads,
-                  int head_dim) {
+void ApplyRopeRef(float* x, const float* cos, const float* sin, int rows, int heads, int head_dim) {
   const int half = head_dim / 2;
   for (int r = 0; r < rows; ++r, cos += half, sin += half) {
     for (int h = 0; h < heads; ++h, x += head_dim) {

@@ -50,8 +50,8 @@ TEST_P(EveryIsa, SiluMulGivesTheBitsOfTheReferenceAndIsClose) {
 }
 
 TEST_P(EveryIsa, SiluMulAtTheEnds) {
-  std::vector<float> gate = {-std::numeric_limits<float>::infinity(), -1e30f, -200, 200, 1e30f,
-                             std::nanf("")};
+  std::vector<float> gate = {
+      -std::numeric_limits<float>::infinity(), -1e30f, -200, 200, 1e30f, std::nanf("")};
   const std::vector<float> up(gate.size(), 1.0f);
   ops().silu_mul(gate.data(), up.data(), static_cast<int64_t>(gate.size()));
   EXPECT_LE(std::abs(gate[2]), 1e-30f);

@@ -1,9 +1,9 @@
 // Threads that wait for work by spinning for a moment, then sleep.
 //
 // A token's forward pass is some two hundred regions of 10 to 70 microseconds: oneTBB's fork and
-// join (1.4 us) and the waking of its workers took 8 % of a decode step, this takes 0.2 us. A region
-// never waits for a thread that has taken no task, so one that the system keeps from running costs
-// nothing.
+// join (1.4 us) and the waking of its workers took 8 % of a decode step, this takes 0.2 us. A
+// region never waits for a thread that has taken no task, so one that the system keeps from running
+// costs nothing.
 #include "turboquant/base/thread_pool.h"
 
 #include <sched.h>
@@ -37,9 +37,15 @@ constexpr int kSpinsBeforeYield = 2000;  // of the caller, while a task of anoth
 // Tasks of the region, in one word so that taking one is one atomic addition: the number of tasks
 // in the upper half, the next one in the lower. Threads that find none left still count up, by at
 // most one each.
-constexpr uint64_t Ticket(size_t num_tasks) { return static_cast<uint64_t>(num_tasks) << 32; }
-constexpr size_t NextTask(uint64_t ticket) { return ticket & 0xFFFFFFFFu; }
-constexpr bool HasTask(uint64_t ticket) { return NextTask(ticket) < (ticket >> 32); }
+constexpr uint64_t Ticket(size_t num_tasks) {
+  return static_cast<uint64_t>(num_tasks) << 32;
+}
+constexpr size_t NextTask(uint64_t ticket) {
+  return ticket & 0xFFFFFFFFu;
+}
+constexpr bool HasTask(uint64_t ticket) {
+  return NextTask(ticket) < (ticket >> 32);
+}
 constexpr size_t kMaxTasks = size_t{1} << 31;
 
 }  // namespace

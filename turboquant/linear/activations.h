@@ -18,11 +18,11 @@ namespace tq {
 
 struct QuantizedRows {
   int rows = 0;
-  int64_t num_blocks = 0;             // of a row
-  AlignedBuffer<int16_t> codes;       // [rows][num_blocks * 32]
-  AlignedBuffer<float> scales;        // [rows][num_blocks]
-  AlignedBuffer<int32_t> sums;        // [rows][num_blocks], of the codes
-  AlignedBuffer<float> scaled_sums;   // [rows][num_blocks], scale * sum: what a minimum multiplies
+  int64_t num_blocks = 0;            // of a row
+  AlignedBuffer<int16_t> codes;      // [rows][num_blocks * 32]
+  AlignedBuffer<float> scales;       // [rows][num_blocks]
+  AlignedBuffer<int32_t> sums;       // [rows][num_blocks], of the codes
+  AlignedBuffer<float> scaled_sums;  // [rows][num_blocks], scale * sum: what a minimum multiplies
 };
 
 // x: [rows][in_dim], in_dim a multiple of 32. Buffers of `out` are reused.

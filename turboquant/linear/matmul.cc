@@ -32,8 +32,8 @@ void Multiply(std::span<const Product> products, const float* x, int rows, Matmu
 
   const auto multiply = UseReferenceKernels() ? MultiplyPanelsRef : MultiplyPanelsSimd;
   const int64_t worth = static_cast<int64_t>(bytes * static_cast<size_t>(rows) / kMinTaskBytes);
-  const int64_t tasks = std::clamp<int64_t>(std::min(pool.num_threads() * kTasksPerThread, worth),
-                                            1, panels);
+  const int64_t tasks =
+      std::clamp<int64_t>(std::min(pool.num_threads() * kTasksPerThread, worth), 1, panels);
   pool.ParallelFor(static_cast<size_t>(tasks), [&](size_t task, int) {
     // This task's panels, counted over all products, clipped to each of them.
     const int64_t first = panels * static_cast<int64_t>(task) / tasks;
@@ -44,8 +44,14 @@ void Multiply(std::span<const Product> products, const float* x, int rows, Matmu
       const int64_t from = std::max<int64_t>(first - base, 0);
       const int64_t to = std::min(end - base, count);
       if (from < to) {
-        multiply({.weight = p.weight, .first_panel = from, .end_panel = to, .rows = rows, .x = x,
-                  .quantized = &scratch.quantized, .y = p.y, .y_stride = p.y_stride});
+        multiply({.weight = p.weight,
+                  .first_panel = from,
+                  .end_panel = to,
+                  .rows = rows,
+                  .x = x,
+                  .quantized = &scratch.quantized,
+                  .y = p.y,
+                  .y_stride = p.y_stride});
       }
       base += count;
     }

@@ -19,8 +19,8 @@ namespace tq {
 // One matrix of several that multiply the same activations.
 struct Product {
   const PackedMatrix* weight = nullptr;
-  float* y = nullptr;      // [rows][y_stride], the first out_dim of a row are written
-  int64_t y_stride = 0;    // >= out_dim
+  float* y = nullptr;    // [rows][y_stride], the first out_dim of a row are written
+  int64_t y_stride = 0;  // >= out_dim
 };
 
 // Memory that calls reuse; one for each thread that calls Multiply.

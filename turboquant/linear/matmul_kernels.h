@@ -12,7 +12,7 @@ struct PanelRange {
   const PackedMatrix* weight = nullptr;
   int64_t first_panel = 0, end_panel = 0;
   int rows = 0;
-  const float* x = nullptr;                // [rows][in_dim], for the float types
+  const float* x = nullptr;                  // [rows][in_dim], for the float types
   const QuantizedRows* quantized = nullptr;  // for the block types
   float* y = nullptr;
   int64_t y_stride = 0;

@@ -48,8 +48,7 @@ float BlockDot(const PackedMatrix& w, const std::byte* panel, int lane, const Qu
   float y = 0;
   for (int64_t b = 0; b < q.num_blocks; ++b, panel += PackedBlockBytes(w.type())) {
     const std::byte* codes = panel + (has_min ? 4 : 2) * kPanelRows;
-    const int32_t sum =
-        BlockSum(w.type(), codes, lane, q.codes.data() + (first + b) * kBlockLen);
+    const int32_t sum = BlockSum(w.type(), codes, lane, q.codes.data() + (first + b) * kBlockLen);
     y += (F16At(panel, lane) * q.scales[first + b]) * static_cast<float>(sum);
     if (has_min) y += F16At(panel, kPanelRows + lane) * q.scaled_sums[first + b];
   }
@@ -65,9 +64,8 @@ void MultiplyPanelsRef(const PanelRange& range) {
     for (int row = 0; row < range.rows; ++row) {
       float* y = range.y + row * range.y_stride + p * kPanelRows;
       for (int lane = 0; lane < lanes; ++lane) {
-        y[lane] = IsBlockType(w.type())
-                      ? BlockDot(w, w.panel(p), lane, *range.quantized, row)
-                      : FloatDot(w, w.panel(p), lane, range.x + row * w.in_dim());
+        y[lane] = IsBlockType(w.type()) ? BlockDot(w, w.panel(p), lane, *range.quantized, row)
+                                        : FloatDot(w, w.panel(p), lane, range.x + row * w.in_dim());
       }
     }
   }

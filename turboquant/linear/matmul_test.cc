@@ -25,7 +25,7 @@ std::vector<float> RandomVector(size_t n, uint64_t seed) {
 }
 
 std::vector<float> Times(const PackedMatrix& m, const std::vector<float>& x, int rows,
-                       int threads = 1) {
+                         int threads = 1) {
   ThreadPool pool(threads);
   MatmulScratch scratch;
   std::vector<float> y(static_cast<size_t>(rows * m.out_dim()), NAN);
@@ -52,7 +52,7 @@ TEST_F(EveryIsa, GivesTheBitsOfTheReference) {
           for (const std::string& isa : AvailableIsas()) {
             ASSERT_TRUE(ForceIsa(isa).ok());
             ASSERT_EQ(Times(m, x, rows), want) << isa << " " << WeightTypeName(type) << " " << out
-                                             << " x " << in_dim << ", " << rows << " rows";
+                                               << " x " << in_dim << ", " << rows << " rows";
           }
         }
       }
@@ -119,8 +119,8 @@ TEST(Multiply, ARowIsTheSameAloneAndAmongOthersAndForAnyThreads) {
     EXPECT_EQ(Times(m, x, kRows, 3), all);
     for (const int first : {0, 1, 63, 127}) {
       const std::vector<float> one(x.begin() + first * 320, x.begin() + (first + 1) * 320);
-      EXPECT_EQ(Times(m, one, 1), std::vector<float>(all.begin() + first * 75,
-                                                   all.begin() + (first + 1) * 75));
+      EXPECT_EQ(Times(m, one, 1),
+                std::vector<float>(all.begin() + first * 75, all.begin() + (first + 1) * 75));
     }
   }
 }
@@ -134,8 +134,8 @@ TEST(Multiply, SeveralMatricesShareOneCall) {
   MatmulScratch scratch;
   constexpr int64_t kStride = 400;  // the three side by side, with room behind them
   std::vector<float> y(5 * kStride, -1.0f);
-  const Product products[] = {{&a, y.data(), kStride}, {&b, y.data() + 40, kStride},
-                              {&c, y.data() + 47, kStride}};
+  const Product products[] = {
+      {&a, y.data(), kStride}, {&b, y.data() + 40, kStride}, {&c, y.data() + 47, kStride}};
   Multiply(products, x.data(), 5, scratch, pool);
   const std::vector<float> ya = Times(a, x, 5), yb = Times(b, x, 5), yc = Times(c, x, 5);
   for (size_t r = 0; r < 5; ++r) {

@@ -17,10 +17,12 @@ struct TypeRow {
   int block_bytes;
 };
 constexpr TypeRow kTypes[] = {
-    {"F32", 1, 4}, {"F16", 1, 2}, {"BF16", 1, 2}, {"Q4_0", 32, 18}, {"Q4_1", 32, 20},
-    {"Q8_0", 32, 34},
+    {"F32", 1, 4},    {"F16", 1, 2},    {"BF16", 1, 2},
+    {"Q4_0", 32, 18}, {"Q4_1", 32, 20}, {"Q8_0", 32, 34},
 };
-const TypeRow& Row(WeightType type) { return kTypes[static_cast<int>(type)]; }
+const TypeRow& Row(WeightType type) {
+  return kTypes[static_cast<int>(type)];
+}
 
 constexpr uint32_t kAllExponentBits16 = 0x7C00u, kAllExponentBitsBf16 = 0x7F80u;
 bool FiniteF16(const std::byte* p) {
@@ -97,10 +99,18 @@ bool PackQ8Row(const std::byte* row, int64_t in_dim, int lane, std::byte* panel)
 
 }  // namespace
 
-const char* WeightTypeName(WeightType type) { return Row(type).name; }
-int WeightBlockLen(WeightType type) { return Row(type).block_len; }
-int WeightBlockBytes(WeightType type) { return Row(type).block_bytes; }
-int PackedBlockBytes(WeightType type) { return kPanelRows * Row(type).block_bytes; }
+const char* WeightTypeName(WeightType type) {
+  return Row(type).name;
+}
+int WeightBlockLen(WeightType type) {
+  return Row(type).block_len;
+}
+int WeightBlockBytes(WeightType type) {
+  return Row(type).block_bytes;
+}
+int PackedBlockBytes(WeightType type) {
+  return kPanelRows * Row(type).block_bytes;
+}
 
 Result<PackedMatrix> PackedMatrix::Pack(WeightType type, int64_t out_dim, int64_t in_dim,
                                         std::span<const std::byte> rows,

@@ -26,15 +26,17 @@ const char* WeightTypeName(WeightType type);  // "F32", "Q4_1"
 // Inputs and bytes of one block; 1 input for the float types.
 int WeightBlockLen(WeightType type);
 int WeightBlockBytes(WeightType type);
-inline bool IsBlockType(WeightType type) { return WeightBlockLen(type) > 1; }
+inline bool IsBlockType(WeightType type) {
+  return WeightBlockLen(type) > 1;
+}
 
 inline constexpr int kPanelRows = 16;
 inline constexpr int kBlockLen = 32;  // inputs that share a scale, in weights and in activations
 
 // Panel p holds output rows 16 p .. 16 p + 15 (rows past the end are zero), inputs ascending:
 //   float types: [in_dim][16 rows]
-//   Q4_0, Q4_1:  a block = [16 d][16 m, Q4_1 only][4 chunks][16 rows][2 inputs][4 nibbles]; nibble j
-//                of the 16 bits of (chunk c, input i) is the code of input 8 c + 2 j + i
+//   Q4_0, Q4_1:  a block = [16 d][16 m, Q4_1 only][4 chunks][16 rows][2 inputs][4 nibbles];
+//                nibble j of the 16 bits of (chunk c, input i) is the code of input 8 c + 2 j + i
 //   Q8_0:        a block = [16 d][16 chunks][16 rows][2 inputs], one byte a code
 // so that a shift and a mask give pairs of consecutive inputs as 16-bit numbers, row by row.
 class PackedMatrix {
@@ -76,7 +78,9 @@ int PackedBlockBytes(WeightType type);
 constexpr int Q4ByteIndex(int k, int lane) {
   return (k / 8 * kPanelRows + lane) * 4 + k % 2 * 2 + k % 8 / 4;
 }
-constexpr int Q8ByteIndex(int k, int lane) { return (k / 2 * kPanelRows + lane) * 2 + k % 2; }
+constexpr int Q8ByteIndex(int k, int lane) {
+  return (k / 2 * kPanelRows + lane) * 2 + k % 2;
+}
 // That code as it multiplies d.
 inline int BlockCode(WeightType type, const std::byte* codes, int k, int lane) {
   if (type == WeightType::kQ8_0) return static_cast<int8_t>(codes[Q8ByteIndex(k, lane)]);

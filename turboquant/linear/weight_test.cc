@@ -51,8 +51,8 @@ TEST(PackedMatrix, DecodesEveryTypeInTheOrderAskedFor) {
       std::vector<int32_t> order(static_cast<size_t>(out));
       std::iota(order.rbegin(), order.rend(), 0);
       for (const bool reverse : {false, true}) {
-        auto m = PackedMatrix::Pack(type, out, in, rows, reverse ? order : std::vector<int32_t>(),
-                                    pool);
+        auto m =
+            PackedMatrix::Pack(type, out, in, rows, reverse ? order : std::vector<int32_t>(), pool);
         ASSERT_TRUE(m.ok()) << m.status().ToString();
         for (int64_t r = 0; r < out; ++r) {
           std::vector<float> y(static_cast<size_t>(in));
