@@ -26,7 +26,7 @@ struct Candidate {
   std::string name;
   CacheConfig config;
   double bits_per_value = 0;
-  std::vector<PositionScore> scores;   // of the current text
+  std::vector<PositionScore> scores;  // of the current text
   std::vector<double> window_means;
 };
 
@@ -44,7 +44,8 @@ Result<CacheConfig> ConfigFor(const Model& model, const std::string& name) {
 }
 
 // One window through the plain cache and every candidate, chunk by chunk.
-Status RunWindow(Model& model, std::span<const TokenId> tokens, std::vector<Candidate>* candidates) {
+Status RunWindow(Model& model, std::span<const TokenId> tokens,
+                 std::vector<Candidate>* candidates) {
   constexpr size_t kChunk = Session::kPrefillChunk;
   TQ_ASSIGN_OR_RETURN(const CacheConfig plain, ConfigFor(model, "f16"));
   const int64_t context = static_cast<int64_t>(tokens.size());
@@ -64,20 +65,21 @@ Status RunWindow(Model& model, std::span<const TokenId> tokens, std::vector<Cand
       return OkStatus();
     }));
     for (size_t c = 0; c < sessions.size(); ++c) {
-      TQ_RETURN_IF_ERROR(sessions[c]->Prefill(chunk, [&](int64_t first, std::span<const float> logits) -> Status {
-        for (size_t i = 0; i < chunk.size(); ++i) {
-          ReferenceRow row;
-          TQ_RETURN_IF_ERROR(row.Set(std::span<const float>(rows).subspan(i * vocab, vocab)));
-          PositionScore score;
-          score.position = first + static_cast<int64_t>(i);
-          const size_t next = static_cast<size_t>(score.position) + 1;
-          TQ_RETURN_IF_ERROR(row.Compare(logits.subspan(i * vocab, vocab),
-                                         next < tokens.size() ? tokens[next] : -1, &score));
-          sums[c] += score.kld;
-          (*candidates)[c].scores.push_back(score);
-        }
-        return OkStatus();
-      }));
+      TQ_RETURN_IF_ERROR(
+          sessions[c]->Prefill(chunk, [&](int64_t first, std::span<const float> logits) -> Status {
+            for (size_t i = 0; i < chunk.size(); ++i) {
+              ReferenceRow row;
+              TQ_RETURN_IF_ERROR(row.Set(std::span<const float>(rows).subspan(i * vocab, vocab)));
+              PositionScore score;
+              score.position = first + static_cast<int64_t>(i);
+              const size_t next = static_cast<size_t>(score.position) + 1;
+              TQ_RETURN_IF_ERROR(row.Compare(logits.subspan(i * vocab, vocab),
+                                             next < tokens.size() ? tokens[next] : -1, &score));
+              sums[c] += score.kld;
+              (*candidates)[c].scores.push_back(score);
+            }
+            return OkStatus();
+          }));
     }
   }
   for (size_t c = 0; c < candidates->size(); ++c) {
@@ -93,16 +95,23 @@ Status Run(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     const auto value = [&] { return i + 1 < argc ? std::string(argv[++i]) : std::string(); };
-    if (arg == "--formats") formats = value();
-    else if (arg == "--windows") windows = std::atoi(value().c_str());
-    else if (arg == "--context") context = std::atoi(value().c_str());
-    else if (arg == "--json") json_path = value();
-    else if (model_path.empty()) model_path = arg;
-    else texts.push_back(arg);
+    if (arg == "--formats")
+      formats = value();
+    else if (arg == "--windows")
+      windows = std::atoi(value().c_str());
+    else if (arg == "--context")
+      context = std::atoi(value().c_str());
+    else if (arg == "--json")
+      json_path = value();
+    else if (model_path.empty())
+      model_path = arg;
+    else
+      texts.push_back(arg);
   }
   if (model_path.empty() || texts.empty() || windows < 1 || context < 2) {
-    return InvalidArgument("usage: kld_windows MODEL.gguf [--formats A,B] [--windows N] [--context N] "
-                           "[--json FILE] TEXT...");
+    return InvalidArgument(
+        "usage: kld_windows MODEL.gguf [--formats A,B] [--windows N] [--context N] "
+        "[--json FILE] TEXT...");
   }
   TQ_RETURN_IF_ERROR(ApplyIsaFromEnvironment());
   ThreadPool pool;
@@ -131,7 +140,8 @@ Status Run(int argc, char** argv) {
       const std::string part = text.substr(start, static_cast<size_t>(context) * 12);
       std::vector<TokenId> tokens = tokenizer->Encode(part);
       if (tokens.size() < static_cast<size_t>(context)) {
-        return InvalidArgument(text_path, ": window ", w, " has ", tokens.size(), " tokens of ", context);
+        return InvalidArgument(text_path, ": window ", w, " has ", tokens.size(), " tokens of ",
+                               context);
       }
       tokens.resize(static_cast<size_t>(context));
       TQ_RETURN_IF_ERROR(RunWindow(*model, tokens, &candidates));
@@ -143,19 +153,25 @@ Status Run(int argc, char** argv) {
       for (const double m : c.window_means) mean += m / windows;
       for (const double m : c.window_means) square += (m - mean) * (m - mean);
       const double stderr_windows = windows > 1 ? std::sqrt(square / (windows - 1) / windows) : 0;
-      std::printf("%-24s %-16s bits %.3f  kld mean %.5f +- %.5f  median %.5f  p99 %.4f  same_top %.4f  "
-                  "ppl %.3f ratio %.4f\n",
-                  text_path.c_str(), c.name.c_str(), c.bits_per_value, s.mean, stderr_windows, s.median,
-                  s.p99, s.same_top, s.ppl_ref, s.ppl_ratio);
+      std::printf(
+          "%-24s %-16s bits %.3f  kld mean %.5f +- %.5f  median %.5f  p99 %.4f  same_top %.4f  "
+          "ppl %.3f ratio %.4f\n",
+          text_path.c_str(), c.name.c_str(), c.bits_per_value, s.mean, stderr_windows, s.median,
+          s.p99, s.same_top, s.ppl_ref, s.ppl_ratio);
       std::fflush(stdout);
-      out["results"].push_back({{"text", text_path.substr(text_path.find_last_of('/') + 1)},
-                                {"format", c.name.substr(c.name.find_last_of('/') + 1)},
-                                {"bits_per_value", c.bits_per_value},
-                                {"kld", {{"mean", s.mean}, {"mean_stderr", stderr_windows},
-                                         {"median", s.median}, {"p99", s.p99}, {"max", s.max}}},
-                                {"same_top", s.same_top},
-                                {"ppl", {{"f16", s.ppl_ref}, {"ratio", s.ppl_ratio},
-                                         {"ratio_stderr", s.ppl_ratio_stderr}}}});
+      out["results"].push_back(
+          {{"text", text_path.substr(text_path.find_last_of('/') + 1)},
+           {"format", c.name.substr(c.name.find_last_of('/') + 1)},
+           {"bits_per_value", c.bits_per_value},
+           {"kld",
+            {{"mean", s.mean},
+             {"mean_stderr", stderr_windows},
+             {"median", s.median},
+             {"p99", s.p99},
+             {"max", s.max}}},
+           {"same_top", s.same_top},
+           {"ppl",
+            {{"f16", s.ppl_ref}, {"ratio", s.ppl_ratio}, {"ratio_stderr", s.ppl_ratio_stderr}}}});
     }
   }
   if (!json_path.empty()) return WriteFileAtomic(json_path, out.dump(1) + "\n");

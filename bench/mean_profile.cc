@@ -28,7 +28,8 @@ Status Run(int argc, char** argv) {
   const int dim = arch.head_dim, half = arch.rope.rope_dim() / 2;
   std::vector<TokenId> tokens = tokenizer->Encode(text.substr(0, static_cast<size_t>(total) * 12));
   if (total < 1 || static_cast<int64_t>(tokens.size()) < total) {
-    return InvalidArgument(argv[3], " gives ", tokens.size(), " tokens; ", argv[4], " were asked for");
+    return InvalidArgument(argv[3], " gives ", tokens.size(), " tokens; ", argv[4],
+                           " were asked for");
   }
 
   const size_t heads = static_cast<size_t>(arch.num_layers) * arch.num_kv_heads;
@@ -41,7 +42,8 @@ Status Run(int argc, char** argv) {
     CacheConfig config = model->MakeCacheConfig();  // f16 everywhere
     config.recent_len = static_cast<int>(window);   // all rows stay open
     TQ_ASSIGN_OR_RETURN(auto session, Session::Create(*model, config, window));
-    TQ_RETURN_IF_ERROR(session->Prefill(std::span(tokens).subspan(static_cast<size_t>(from), static_cast<size_t>(n))));
+    TQ_RETURN_IF_ERROR(session->Prefill(
+        std::span(tokens).subspan(static_cast<size_t>(from), static_cast<size_t>(n))));
     const KvCache& cache = session->cache();
     const SeqId seq = 1;  // the session's only sequence
     for (size_t h = 0; h < heads; ++h) {
@@ -53,7 +55,8 @@ Status Run(int argc, char** argv) {
         for (int64_t t = 0; t < std::min<int64_t>(kPageLen, n - b * kPageLen); ++t) {
           const float* k = &rows[static_cast<size_t>(t) * dim];
           for (int i = 0; i < half; ++i) {
-            const double angle = static_cast<double>(arch.rope.inv_freq[i]) * static_cast<double>(b * kPageLen + t);
+            const double angle =
+                static_cast<double>(arch.rope.inv_freq[i]) * static_cast<double>(b * kPageLen + t);
             const double c = std::cos(angle) / arch.rope.attention_scale;
             const double s = std::sin(angle) / arch.rope.attention_scale;
             sums[h][i] += k[i] * c + k[i + half] * s;
@@ -64,7 +67,8 @@ Status Run(int argc, char** argv) {
       }
     }
     used += n;
-    std::fprintf(stderr, "%lld of %lld tokens\n", static_cast<long long>(used), static_cast<long long>(total));
+    std::fprintf(stderr, "%lld of %lld tokens\n", static_cast<long long>(used),
+                 static_cast<long long>(total));
   }
 
   Profile profile;

@@ -1,5 +1,5 @@
-// Any bytes as a profile: an error, or a profile that survives being written and read again and that
-// applies to a cache of its own shape.
+// Any bytes as a profile: an error, or a profile that survives being written and read again and
+// that applies to a cache of its own shape.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

@@ -19,7 +19,7 @@ struct Tile {
   const AttentionItem* item = nullptr;
   int first_query = 0;  // index in the item
   int num_queries = 0;
-  int64_t block = 0;    // of their positions
+  int64_t block = 0;  // of their positions
 };
 
 // The queries of one tile for one KV head, in the head's basis, as digits and as floats.
@@ -49,8 +49,8 @@ class TileHead {
     for (int row = 0; row < num_rows; ++row) {
       const int query = tile.first_query + row / group;
       const float* source =
-          tile.item->q + (static_cast<size_t>(query) * params.num_q_heads + head * group + row % group) *
-                             head_dim;
+          tile.item->q +
+          (static_cast<size_t>(query) * params.num_q_heads + head * group + row % group) * head_dim;
       float* q = &q_[static_cast<size_t>(row) * padded];
       for (int c = 0; c < head_dim; ++c) q[c] = source[c] * scale;
       for (int c = head_dim; c < padded; ++c) q[c] = 0;
@@ -71,9 +71,17 @@ class TileHead {
       q8_sum_[row] = digits.sum8;
       visible_[row] = static_cast<int>((tile.item->first_pos + query) % kPageLen) + 1;
     }
-    rows_ = {num_rows,        head_dim,        padded,    q_.data(),         q8_.data(),
-             q8_scale_.data(), q8_sum_.data(), q16_.data(), q16_scale_.data(),
-             num_pairs == 0 ? nullptr : &layout_->center, center_ab_.data()};
+    rows_ = {num_rows,
+             head_dim,
+             padded,
+             q_.data(),
+             q8_.data(),
+             q8_scale_.data(),
+             q8_sum_.data(),
+             q16_.data(),
+             q16_scale_.data(),
+             num_pairs == 0 ? nullptr : &layout_->center,
+             center_ab_.data()};
   }
 
   int num_rows() const { return rows_.num_rows; }
@@ -109,7 +117,8 @@ class TileHead {
       const int query = tile_.first_query + row / group;
       std::copy_n(o, head_dim,
                   tile_.item->out + (static_cast<size_t>(query) * params.num_q_heads +
-                                     head * group + row % group) * head_dim);
+                                     head * group + row % group) *
+                                        head_dim);
     }
   }
 
@@ -202,8 +211,8 @@ Status CheckItem(const KvCache& cache, const AttentionItem& item) {
     const PrecisionRule& rule = cache.rule();
     for (int64_t b = std::max<int64_t>(0, p - rule.recent_blocks); b <= p; ++b) {
       if (cache.OpenSlot(item.seq, b) == nullptr) {
-        return FailedPrecondition("attention: query block ", p, " reads block ", b,
-                                  " of sequence ", item.seq,
+        return FailedPrecondition("attention: query block ", p, " reads block ", b, " of sequence ",
+                                  item.seq,
                                   " at full precision, but its open rows are gone; truncate first");
       }
     }
@@ -284,8 +293,8 @@ Status Attend(const KvCache& cache, int layer, const AttentionParams& params,
   const RangeTask* const all_tasks = tasks.data();
   pool.ParallelFor(tasks.size(), [&](size_t task, int) {
     const RangeTask& t = all_tasks[task];
-    all_heads[t.tile_head].RunRange(t.range, all_parts[t.tile_head].At(static_cast<size_t>(t.range)),
-                                    &ThreadScratch().block);
+    all_heads[t.tile_head].RunRange(
+        t.range, all_parts[t.tile_head].At(static_cast<size_t>(t.range)), &ThreadScratch().block);
   });
   for (size_t i = 0; i < num_tasks; ++i) {
     const TileHead& th = tile_heads[i];

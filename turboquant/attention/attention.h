@@ -18,7 +18,7 @@ namespace tq {
 // Queries of consecutive positions of one sequence, in one layer.
 struct AttentionItem {
   SeqId seq = 0;
-  int64_t first_pos = 0;     // position of the first query; its own key is visible to it
+  int64_t first_pos = 0;  // position of the first query; its own key is visible to it
   int num_tokens = 0;
   const float* q = nullptr;  // [num_tokens][num_q_heads][head_dim], after RoPE
   float* out = nullptr;      // the same shape

@@ -34,9 +34,9 @@ struct QueryRows {
 struct BlockSide {
   int bits = 8;
   const uint8_t* values = nullptr;
-  const uint8_t* log8 = nullptr;     // [64] sealed scales, or nullptr
+  const uint8_t* log8 = nullptr;  // [64] sealed scales, or nullptr
   float base = 0;
-  const float* scales = nullptr;     // [64] open scales, or nullptr (16-bit values)
+  const float* scales = nullptr;        // [64] open scales, or nullptr (16-bit values)
   const CodebookTable* book = nullptr;  // bits <= 4
 };
 

@@ -59,8 +59,10 @@ QueryDigits MakeDigitsRef(const float* q, int padded_dim, int8_t* q8, int16_t* q
 void AttendBlockRef(const BlockArgs& args, SoftmaxState state, BlockScratch*) {
   const QueryRows& rows = *args.rows;
   const int dim = rows.padded_dim;
-  const std::vector<int> k_levels = args.k.bits == 16 ? std::vector<int>() : Levels(args.k, Side::kK, dim);
-  const std::vector<int> v_levels = args.v.bits == 16 ? std::vector<int>() : Levels(args.v, Side::kV, dim);
+  const std::vector<int> k_levels =
+      args.k.bits == 16 ? std::vector<int>() : Levels(args.k, Side::kK, dim);
+  const std::vector<int> v_levels =
+      args.v.bits == 16 ? std::vector<int>() : Levels(args.v, Side::kV, dim);
   for (int r = 0; r < rows.num_rows; ++r) {
     const int visible = args.num_visible == nullptr ? kPageLen : args.num_visible[r];
     float score[kPageLen];

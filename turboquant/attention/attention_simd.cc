@@ -135,7 +135,8 @@ HWY_INLINE void MultiplyPairs(const int8_t* HWY_RESTRICT values, int num_lanes, 
       hn::Vec<decltype(d16)> value[kVecsAtOnce];
       for (int v = 0; v < kVecsAtOnce; ++v) {
         value[v] = hn::PromoteTo(
-            d16, hn::LoadU(d8, values + (static_cast<size_t>(pair) * num_lanes + lane + v * kLanes) * 2));
+            d16, hn::LoadU(
+                     d8, values + (static_cast<size_t>(pair) * num_lanes + lane + v * kLanes) * 2));
       }
       for (int r = 0; r < kRows; ++r) {
         int32_t two;
@@ -188,18 +189,22 @@ HWY_INLINE void MultiplyF16(const f16_t* HWY_RESTRICT values, int num_lanes, int
   }
 }
 
-// kSums must divide the number of quads: a multiple of 4 for K, 16 for V.
+// kSums must divide the number of quads: a multiple of 4 for K, 16 for V. Few cases, as each is
+// compiled for every number of rows and instruction set.
 template <int kRows, bool kTileUnsigned>
 HWY_INLINE void MultiplyCodes(const uint8_t* tile, int num_groups, int num_quads, int max_sums,
-                              const uint8_t* digits, int digit_stride, int32_t* out, int out_stride) {
-  if (max_sums >= 16 && num_quads % 16 == 0) {
-    MultiplyCells<kRows, 16, kTileUnsigned>(tile, num_groups, num_quads, digits, digit_stride, out, out_stride);
-  } else if (max_sums >= 4) {
-    MultiplyCells<kRows, 4, kTileUnsigned>(tile, num_groups, num_quads, digits, digit_stride, out, out_stride);
+                              const uint8_t* digits, int digit_stride, int32_t* out,
+                              int out_stride) {
+  constexpr int kMany = kTileUnsigned ? 4 : 16;
+  if (max_sums >= kMany) {
+    MultiplyCells<kRows, kMany, kTileUnsigned>(tile, num_groups, num_quads, digits, digit_stride,
+                                               out, out_stride);
   } else if (max_sums >= 2) {
-    MultiplyCells<kRows, 2, kTileUnsigned>(tile, num_groups, num_quads, digits, digit_stride, out, out_stride);
+    MultiplyCells<kRows, 2, kTileUnsigned>(tile, num_groups, num_quads, digits, digit_stride, out,
+                                           out_stride);
   } else {
-    MultiplyCells<kRows, 1, kTileUnsigned>(tile, num_groups, num_quads, digits, digit_stride, out, out_stride);
+    MultiplyCells<kRows, 1, kTileUnsigned>(tile, num_groups, num_quads, digits, digit_stride, out,
+                                           out_stride);
   }
 }
 
@@ -333,7 +338,8 @@ HWY_INLINE void AttendRows(const BlockArgs& args, int r0, const uint8_t* HWY_RES
     } else {
       MultiplyCodes<kRows, true>(
           k_tile, kPageLen / 16, dim / 4, args.k.book->max_k_sums,
-          reinterpret_cast<const uint8_t*>(rows.q8 + static_cast<size_t>(r0) * dim), dim, exact, kPageLen);
+          reinterpret_cast<const uint8_t*>(rows.q8 + static_cast<size_t>(r0) * dim), dim, exact,
+          kPageLen);
     }
     for (int i = 0; i < kRows; ++i) {
       const bool codes = args.k.bits <= 4;
@@ -360,16 +366,16 @@ HWY_INLINE void AttendRows(const BlockArgs& args, int r0, const uint8_t* HWY_RES
     for (int i = 0; i < kRows; ++i) {
       const auto alpha = hn::Set(d, w.alpha[i]);
       for (int c = 0; c < dim; c += kLanes) {
-        const auto v = hn::MulAdd(hn::LoadU(d, o + i * dim + c), alpha,
-                                  hn::LoadU(d, block_sum + i * dim + c));
+        const auto v =
+            hn::MulAdd(hn::LoadU(d, o + i * dim + c), alpha, hn::LoadU(d, block_sum + i * dim + c));
         hn::StoreU(v, d, o + i * dim + c);
       }
     }
     return;
   }
   if (args.v.bits == 8) {
-    MultiplyPairs<kRows>(reinterpret_cast<const int8_t*>(args.v.values), dim, kPageLen / 2, w.i16[0],
-                         kPageLen, exact, dim);
+    MultiplyPairs<kRows>(reinterpret_cast<const int8_t*>(args.v.values), dim, kPageLen / 2,
+                         w.i16[0], kPageLen, exact, dim);
   } else {
     MultiplyCodes<kRows, false>(v_tile, dim / 16, kPageLen / 4, args.v.book->max_v_sums, w.u8[0],
                                 kPageLen, exact, dim);

@@ -15,7 +15,8 @@ namespace {
 RopeFrequencies TestRope(int dim) {
   RopeFrequencies rope;
   for (int i = 0; i < dim / 2; ++i) {
-    rope.inv_freq.push_back(std::pow(10000.f, -2.f * static_cast<float>(i) / static_cast<float>(dim)));
+    rope.inv_freq.push_back(
+        std::pow(10000.f, -2.f * static_cast<float>(i) / static_cast<float>(dim)));
   }
   return rope;
 }
@@ -134,8 +135,8 @@ double RelativeDistance(const std::vector<float>& a, const std::vector<float>& b
   return std::sqrt(d / n);
 }
 
-// Every K x V pair of registered formats, every ISA, odd lengths. Bound: query digits are rounded to
-// 1/127 of their largest and weights to 1/255: about 1 % of the output for random data, 2.5 % is
+// Every K x V pair of registered formats, every ISA, odd lengths. Bound: query digits are rounded
+// to 1/127 of their largest and weights to 1/255: about 1 % of the output for random data, 2.5 % is
 // stated; 8-bit and f16 values have 16-bit or float digits: 0.1 %.
 TEST(Attend, MatchesExactAttentionOverTheStoredRows) {
   for (const FormatInfo& kf : RegisteredFormats()) {
@@ -187,7 +188,8 @@ TEST(Attend, EveryIsaIsCloseToTheReference) {
       const std::vector<float> want = f.Attention(q, 4, 499, 1);
       for (const std::string& isa : AvailableIsas()) {
         ASSERT_TRUE(ForceIsa(isa).ok());
-        EXPECT_LT(RelativeDistance(f.Attention(q, 4, 499, 1), want), 1e-3) << isa << " " << PresetName(format);
+        EXPECT_LT(RelativeDistance(f.Attention(q, 4, 499, 1), want), 1e-3)
+            << isa << " " << PresetName(format);
       }
       ResetIsa();
     }
@@ -238,7 +240,8 @@ TEST(Attend, CentreIsPutBack) {
     h.v = f.v;
     h.Append(0, tokens);
     const std::vector<float> truth = h.Attention(q, 1, tokens - 1, 1);
-    EXPECT_LT(2 * RelativeDistance(got, truth), RelativeDistance(g.Attention(q, 1, tokens - 1, 1), truth));
+    EXPECT_LT(2 * RelativeDistance(got, truth),
+              RelativeDistance(g.Attention(q, 1, tokens - 1, 1), truth));
   }
 }
 
@@ -261,8 +264,10 @@ TEST(Attend, ChunksAndThreadsGiveTheSameBits) {
         for (int from = 0; from < tokens; from += chunk) {
           const int n = std::min(chunk, tokens - from);
           ASSERT_TRUE(cache->BeginAppend(seq, n).ok());
-          ASSERT_TRUE(cache->AppendLayer(seq, 0, &k[static_cast<size_t>(from) * 2 * dim],
-                                         &v[static_cast<size_t>(from) * 2 * dim], pool).ok());
+          ASSERT_TRUE(cache
+                          ->AppendLayer(seq, 0, &k[static_cast<size_t>(from) * 2 * dim],
+                                        &v[static_cast<size_t>(from) * 2 * dim], pool)
+                          .ok());
           const AttentionItem item{seq, from, n, &q[static_cast<size_t>(from) * heads * dim],
                                    &out[static_cast<size_t>(from) * heads * dim]};
           ASSERT_TRUE(Attend(*cache, 0, {heads, 0}, {&item, 1}, pool).ok());
@@ -271,7 +276,8 @@ TEST(Attend, ChunksAndThreadsGiveTheSameBits) {
         results.push_back(std::move(out));
       }
     }
-    for (size_t i = 1; i < results.size(); ++i) EXPECT_EQ(results[0], results[i]) << preset << " run " << i;
+    for (size_t i = 1; i < results.size(); ++i)
+      EXPECT_EQ(results[0], results[i]) << preset << " run " << i;
   }
 }
 

@@ -49,8 +49,7 @@ HWY_INLINE hn::Vec<DI16> MulPairs([[maybe_unused]] DI16 d16, VU8 a, VI8 b) {
 
 // acc + sums of adjacent 16-bit products: lane i of the result gains a[2i] b[2i] + a[2i+1] b[2i+1].
 template <class DI32, class VI16>
-HWY_INLINE hn::Vec<DI32> MulAddPairs([[maybe_unused]] DI32 d32, VI16 a, VI16 b,
-                                     hn::Vec<DI32> acc) {
+HWY_INLINE hn::Vec<DI32> MulAddPairs([[maybe_unused]] DI32 d32, VI16 a, VI16 b, hn::Vec<DI32> acc) {
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
   if constexpr (hn::MaxLanes(d32) == 16) {
     return hn::Add(acc, hn::Vec<DI32>{_mm512_madd_epi16(a.raw, b.raw)});
@@ -72,8 +71,8 @@ HWY_INLINE hn::Vec<DI32> MulAddPairs([[maybe_unused]] DI32 d32, VI16 a, VI16 b,
   const auto ai = hn::BitCast(d32, a);
   const auto bi = hn::BitCast(d32, b);
   (void)d16;
-  const auto even = hn::Mul(hn::ShiftRight<16>(hn::ShiftLeft<16>(ai)),
-                            hn::ShiftRight<16>(hn::ShiftLeft<16>(bi)));
+  const auto even =
+      hn::Mul(hn::ShiftRight<16>(hn::ShiftLeft<16>(ai)), hn::ShiftRight<16>(hn::ShiftLeft<16>(bi)));
   const auto odd = hn::Mul(hn::ShiftRight<16>(ai), hn::ShiftRight<16>(bi));
   return hn::Add(acc, hn::Add(even, odd));
 #endif

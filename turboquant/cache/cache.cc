@@ -21,22 +21,24 @@ Status CacheConfig::Validate() const {
   TQ_RETURN_IF_ERROR(range("rollback_len", rollback_len, 0, 1 << 24));
   const size_t heads = static_cast<size_t>(num_layers) * num_kv_heads;
   if (formats.size() != heads) {
-    return InvalidArgument("cache: ", formats.size(), " head formats for ", num_layers, " layers x ",
-                           num_kv_heads, " KV heads = ", heads);
+    return InvalidArgument("cache: ", formats.size(), " head formats for ", num_layers,
+                           " layers x ", num_kv_heads, " KV heads = ", heads);
   }
   if (!centers.empty() && centers.size() != heads) {
     return InvalidArgument("cache: ", centers.size(), " centres for ", num_layers, " layers x ",
                            num_kv_heads, " KV heads = ", heads);
   }
   if (rope.rope_dim() > head_dim) {
-    return InvalidArgument("cache: RoPE turns ", rope.rope_dim(), " channels of head_dim ", head_dim);
+    return InvalidArgument("cache: RoPE turns ", rope.rope_dim(), " channels of head_dim ",
+                           head_dim);
   }
   for (size_t i = 0; i < heads; ++i) {
     const std::string where = StrCat("layer ", i / num_kv_heads, ", KV head ", i % num_kv_heads);
     TQ_RETURN_IF_ERROR(ValidateCodec(formats[i].k, Side::kK).WithContext(where + ", K"));
     TQ_RETURN_IF_ERROR(ValidateCodec(formats[i].v, Side::kV).WithContext(where + ", V"));
     if (formats[i].k.center != Center::kNone && centers.empty()) {
-      return InvalidArgument(where, ": center 'rope_mean' needs a mean; give centers, from a k bias "
+      return InvalidArgument(where,
+                             ": center 'rope_mean' needs a mean; give centers, from a k bias "
                              "or a profile");
     }
     if (centers.empty()) continue;
@@ -140,7 +142,7 @@ void KvCache::ReleaseBlocksFrom(Sequence& s, int64_t first) {
 }
 
 Status KvCache::Free(SeqId seq) {
-  TQ_ASSIGN_OR_RETURN(Sequence* s, Find(seq));
+  TQ_ASSIGN_OR_RETURN(Sequence * s, Find(seq));
   ReleaseBlocksFrom(*s, 0);
   sequences_.erase(seq);
   return OkStatus();
@@ -172,7 +174,7 @@ int64_t KvCache::FirstOpenBlock(int64_t len) const {
 }
 
 Status KvCache::BeginAppend(SeqId seq, int n) {
-  TQ_ASSIGN_OR_RETURN(Sequence* s, Find(seq));
+  TQ_ASSIGN_OR_RETURN(Sequence * s, Find(seq));
   if (n <= 0) return InvalidArgument("cache: cannot append ", n, " tokens");
   if (s->pending > 0) {
     return FailedPrecondition("cache: sequence ", seq, " has an append of ", s->pending,
@@ -204,8 +206,9 @@ Status KvCache::BeginAppend(SeqId seq, int n) {
   const auto undo = [&] {
     for (const SlotId id : opened) open_pool_.Release(id);
     for (const SlotId id : sealed) sealed_pool_.Release(id);
-    return ResourceExhausted("cache: out of memory for ", n, " more tokens (", more, " bytes beside ",
-                             held, " in use); use fewer tokens or a format with fewer bits");
+    return ResourceExhausted("cache: out of memory for ", n, " more tokens (", more,
+                             " bytes beside ", held,
+                             " in use); use fewer tokens or a format with fewer bits");
   };
   for (size_t i = 0; i < open_slots; ++i) {
     const SlotId id = open_pool_.Allocate();
@@ -259,10 +262,12 @@ Status KvCache::BeginAppend(SeqId seq, int n) {
   return OkStatus();
 }
 
-Status KvCache::AppendLayer(SeqId seq, int layer, const float* k, const float* v, ThreadPool& pool) {
-  TQ_ASSIGN_OR_RETURN(Sequence* s, Find(seq));
+Status KvCache::AppendLayer(SeqId seq, int layer, const float* k, const float* v,
+                            ThreadPool& pool) {
+  TQ_ASSIGN_OR_RETURN(Sequence * s, Find(seq));
   if (s->pending == 0) {
-    return FailedPrecondition("cache: sequence ", seq, " has no append in progress; call BeginAppend");
+    return FailedPrecondition("cache: sequence ", seq,
+                              " has no append in progress; call BeginAppend");
   }
   if (layer < 0 || layer >= config_.num_layers || s->layer_written[static_cast<size_t>(layer)]) {
     return InvalidArgument("cache: layer ", layer, " of ", config_.num_layers,
@@ -281,9 +286,9 @@ Status KvCache::AppendLayer(SeqId seq, int layer, const float* k, const float* v
     const int64_t from = std::max(first, block * kPageLen);
     const int64_t to = std::min(end, (block + 1) * kPageLen);
     const HeadLayout& l = layout(layer, head);
-    std::byte* base =
-        open_pool_.data(s->blocks[static_cast<size_t>(block)].open) + l.open_offset;
-    const size_t source = static_cast<size_t>(from - first) * stride + static_cast<size_t>(head) * head_dim;
+    std::byte* base = open_pool_.data(s->blocks[static_cast<size_t>(block)].open) + l.open_offset;
+    const size_t source =
+        static_cast<size_t>(from - first) * stride + static_cast<size_t>(head) * head_dim;
     const int row = static_cast<int>(from % kPageLen), rows = static_cast<int>(to - from);
     const RowWriter kw{Side::kK, head_dim, l.open.k_bits, &l.k_rotation, &l.center, &center_table_};
     WriteOpenRows(kw, k + source, stride, from, row, rows, base + l.open.k_values,
@@ -303,8 +308,10 @@ Status KvCache::AppendLayer(SeqId seq, int layer, const float* k, const float* v
     if (counters_.nonfinite_values == 0 && counters[task].nonfinite_values > 0) {
       Log(config_.log, LogLevel::kWarning,
           StrCat("cache: a key or value of layer ", layer, ", KV head ", task % heads,
-                 " at position ", std::max(first, (first_block + static_cast<int64_t>(task) / heads) * kPageLen),
-                 " or up to 63 later is not finite; it was stored as 0 (reported once, counted in nonfinite_values)"));
+                 " at position ",
+                 std::max(first, (first_block + static_cast<int64_t>(task) / heads) * kPageLen),
+                 " or up to 63 later is not finite; it was stored as 0 (reported once, counted in "
+                 "nonfinite_values)"));
     }
     counters_ += counters[task];
   }
@@ -330,8 +337,9 @@ Status KvCache::AppendLayer(SeqId seq, int layer, const float* k, const float* v
 }
 
 Status KvCache::CommitAppend(SeqId seq) {
-  TQ_ASSIGN_OR_RETURN(Sequence* s, Find(seq));
-  if (s->pending == 0) return FailedPrecondition("cache: sequence ", seq, " has no append to commit");
+  TQ_ASSIGN_OR_RETURN(Sequence * s, Find(seq));
+  if (s->pending == 0)
+    return FailedPrecondition("cache: sequence ", seq, " has no append to commit");
   for (size_t layer = 0; layer < s->layer_written.size(); ++layer) {
     if (!s->layer_written[layer]) {
       return FailedPrecondition("cache: layer ", layer, " of ", config_.num_layers,
@@ -363,7 +371,7 @@ void KvCache::ReleaseOpenBehind(Sequence& s) {
 }
 
 Status KvCache::AbortAppend(SeqId seq) {
-  TQ_ASSIGN_OR_RETURN(Sequence* s, Find(seq));
+  TQ_ASSIGN_OR_RETURN(Sequence * s, Find(seq));
   if (s->pending == 0) return OkStatus();
   for (const int64_t b : s->newly_sealed) {
     Block& block = s->blocks[static_cast<size_t>(b)];
@@ -378,13 +386,13 @@ Status KvCache::AbortAppend(SeqId seq) {
 }
 
 Result<TruncateResult> KvCache::Truncate(SeqId seq, int64_t len) {
-  TQ_ASSIGN_OR_RETURN(Sequence* s, Find(seq));
+  TQ_ASSIGN_OR_RETURN(Sequence * s, Find(seq));
   if (s->pending > 0) {
     return FailedPrecondition("cache: sequence ", seq, " cannot be truncated during an append");
   }
   if (len < 0 || len > s->length) {
-    return InvalidArgument("cache: cannot truncate sequence ", seq, " of ", s->length, " tokens to ",
-                           len);
+    return InvalidArgument("cache: cannot truncate sequence ", seq, " of ", s->length,
+                           " tokens to ", len);
   }
   TruncateResult result;
   if (len == s->length) return result;
@@ -411,9 +419,8 @@ Result<TruncateResult> KvCache::Truncate(SeqId seq, int64_t len) {
   }
   if (!reopened.empty()) {
     // f16 codes are the f16 rows, so nothing was lost there.
-    result.exact = std::all_of(config_.formats.begin(), config_.formats.end(), [](const HeadFormat& f) {
-      return f.k.is_f16() && f.v.is_f16();
-    });
+    result.exact = std::all_of(config_.formats.begin(), config_.formats.end(),
+                               [](const HeadFormat& f) { return f.k.is_f16() && f.v.is_f16(); });
   }
   if (len % kPageLen != 0) {
     // The partial block will change: its sealed form is void.
@@ -440,13 +447,13 @@ void KvCache::Reopen(Block& b) {
     std::byte* open = open_pool_.data(b.open) + l.open_offset;
     DecodeSealedSide(l.format.k, Side::kK, head_dim, record + l.record.k_codes,
                      record + l.record.k_scales, info->k_base, rows.data());
-    WriteOpenRows({Side::kK, head_dim, l.open.k_bits, &none, nullptr, nullptr}, rows.data(), head_dim,
-                  0, 0, kPageLen, open + l.open.k_values,
+    WriteOpenRows({Side::kK, head_dim, l.open.k_bits, &none, nullptr, nullptr}, rows.data(),
+                  head_dim, 0, 0, kPageLen, open + l.open.k_values,
                   reinterpret_cast<float*>(open + l.open.k_scales), &ignored);
     DecodeSealedSide(l.format.v, Side::kV, head_dim, record + l.record.v_codes,
                      record + l.record.v_scales, info->v_base, rows.data());
-    WriteOpenRows({Side::kV, head_dim, l.open.v_bits, &none, nullptr, nullptr}, rows.data(), head_dim,
-                  0, 0, kPageLen, open + l.open.v_values,
+    WriteOpenRows({Side::kV, head_dim, l.open.v_bits, &none, nullptr, nullptr}, rows.data(),
+                  head_dim, 0, 0, kPageLen, open + l.open.v_values,
                   reinterpret_cast<float*>(open + l.open.v_scales), &ignored);
   }
 }

@@ -36,9 +36,9 @@ struct CacheConfig {
   int num_layers = 0;
   int num_kv_heads = 0;
   int head_dim = 0;
-  int recent_len = 256;    // tokens kept open behind the query's block; rounded up to blocks
-  int sink_len = 4;        // first tokens kept open for good; rounded up to blocks (0 = none)
-  int rollback_len = 64;   // truncation within this distance is exact; rounded up to blocks
+  int recent_len = 256;   // tokens kept open behind the query's block; rounded up to blocks
+  int sink_len = 4;       // first tokens kept open for good; rounded up to blocks (0 = none)
+  int rollback_len = 64;  // truncation within this distance is exact; rounded up to blocks
   RecentType recent = RecentType::kQ8;
   std::vector<HeadFormat> formats;  // [num_layers * num_kv_heads], layer-major
   RopeFrequencies rope;             // needed when a format has center = rope_mean
@@ -124,7 +124,7 @@ class KvCache {
     size_t record_offset = 0;  // in a sealed slot
     size_t side_offset = 0;    // of RecordSideInfo, in a sealed slot
     Rotation k_rotation, v_rotation;
-    HeadCenter center;         // empty: none
+    HeadCenter center;  // empty: none
   };
   const HeadLayout& layout(int layer, int head) const {
     return layouts_[static_cast<size_t>(layer) * config_.num_kv_heads + head];
@@ -147,7 +147,7 @@ class KvCache {
   struct Sequence {
     std::vector<Block> blocks;
     int64_t length = 0;
-    int64_t pending = 0;             // tokens of an append in progress
+    int64_t pending = 0;  // tokens of an append in progress
     // Of that append:
     std::vector<bool> layer_written;
     std::vector<int64_t> newly_sealed;  // blocks that got a sealed slot

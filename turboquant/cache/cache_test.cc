@@ -168,7 +168,8 @@ TEST(KvCache, Errors) {
   ASSERT_TRUE(d.cache->BeginAppend(seq, 1).ok());
   EXPECT_EQ(d.cache->Fork(seq).status().code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(d.cache->BeginAppend(seq, 1).code(), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(d.cache->CommitAppend(seq).message(), "cache: layer 0 of 2 was not written in this append");
+  EXPECT_EQ(d.cache->CommitAppend(seq).message(),
+            "cache: layer 0 of 2 was not written in this append");
 }
 
 TEST(CacheConfig, NamesWhatIsWrong) {

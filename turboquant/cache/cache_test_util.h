@@ -41,7 +41,8 @@ struct Driver {
     }
   }
 
-  Status TryAppend(KvCache& c, SeqId seq, const std::vector<uint64_t>& tokens, size_t from, size_t n) {
+  Status TryAppend(KvCache& c, SeqId seq, const std::vector<uint64_t>& tokens, size_t from,
+                   size_t n) {
     TQ_RETURN_IF_ERROR(c.BeginAppend(seq, static_cast<int>(n)));
     std::vector<float> k, v;
     for (int layer = 0; layer < c.config().num_layers; ++layer) {
@@ -103,10 +104,14 @@ struct Driver {
           }
           for (int64_t t = 0; t < rows; ++t) {
             for (int c = 0; c < dim; ++c) {
-              ASSERT_EQ(OpenValue(x + l.open_offset, l.open.k_values, l.open.k_bits, Side::kK, dim, t, c),
-                        OpenValue(y + l.open_offset, l.open.k_values, l.open.k_bits, Side::kK, dim, t, c));
-              ASSERT_EQ(OpenValue(x + l.open_offset, l.open.v_values, l.open.v_bits, Side::kV, dim, t, c),
-                        OpenValue(y + l.open_offset, l.open.v_values, l.open.v_bits, Side::kV, dim, t, c));
+              ASSERT_EQ(
+                  OpenValue(x + l.open_offset, l.open.k_values, l.open.k_bits, Side::kK, dim, t, c),
+                  OpenValue(y + l.open_offset, l.open.k_values, l.open.k_bits, Side::kK, dim, t,
+                            c));
+              ASSERT_EQ(
+                  OpenValue(x + l.open_offset, l.open.v_values, l.open.v_bits, Side::kV, dim, t, c),
+                  OpenValue(y + l.open_offset, l.open.v_values, l.open.v_bits, Side::kV, dim, t,
+                            c));
             }
           }
         }
@@ -114,8 +119,8 @@ struct Driver {
     }
   }
 
-  static int OpenValue(const std::byte* slot, size_t offset, int bits, Side side, int dim, int64_t t,
-                       int c) {
+  static int OpenValue(const std::byte* slot, size_t offset, int bits, Side side, int dim,
+                       int64_t t, int c) {
     const int lane = static_cast<int>(side == Side::kK ? t : c);
     const int depth = static_cast<int>(side == Side::kK ? c : t);
     const int lanes = NumLanes(side, dim);

@@ -116,7 +116,8 @@ class Fields {
 
  private:
   Status Wrong(const char* key, const Json& v, const char* expected) const {
-    return InvalidArgument(where_, ".", key, " is ", v.type_name(), "; ", expected, " was expected");
+    return InvalidArgument(where_, ".", key, " is ", v.type_name(), "; ", expected,
+                           " was expected");
   }
   const Json& json_;
   std::string where_;
@@ -152,7 +153,8 @@ Status ReadCodec(const Json& json, const std::string& where, Side side, Codec* c
   TQ_RETURN_IF_ERROR(f.Choice("rotate", {"none", "hadamard"}, {"matrix"}, &choice));
   codec->rotate = static_cast<Rotate>(choice);
   choice = static_cast<int>(codec->codebook);
-  TQ_RETURN_IF_ERROR(f.Choice("codebook", {"none", "uniform", "lloyd"}, {"calibrated", "trellis"}, &choice));
+  TQ_RETURN_IF_ERROR(
+      f.Choice("codebook", {"none", "uniform", "lloyd"}, {"calibrated", "trellis"}, &choice));
   codec->codebook = static_cast<Codebook>(choice);
   choice = static_cast<int>(codec->gain);
   TQ_RETURN_IF_ERROR(f.Choice("gain", {"none", "norm", "unbiased"}, {}, &choice));
@@ -164,7 +166,8 @@ Status ReadCodec(const Json& json, const std::string& where, Side side, Codec* c
   TQ_RETURN_IF_ERROR(f.Choice("zero", {"symmetric"}, {"affine"}, &choice));
   if (const Json* group = f.Get("group_len")) {
     if (!(group->is_string() && group->get<std::string>() == "head")) {
-      return Unsupported(where, ".group_len ", group->dump(), " has no kernel; supported: \"head\"");
+      return Unsupported(where, ".group_len ", group->dump(),
+                         " has no kernel; supported: \"head\"");
     }
   }
   f.NoteUnknown(notes);
@@ -194,7 +197,9 @@ std::string Hex(uint64_t n) {
   return std::string(text, r.ptr);
 }
 
-std::string MeanName(int layer) { return StrCat("layers.", layer, ".k_mean"); }
+std::string MeanName(int layer) {
+  return StrCat("layers.", layer, ".k_mean");
+}
 
 }  // namespace
 
@@ -217,8 +222,8 @@ Result<Profile> Profile::Parse(std::string_view text, std::string_view tensors,
     return InvalidArgument(name, ": version is '", version, "'; MAJOR.MINOR was expected");
   }
   if (major != kProfileMajor) {
-    return Unsupported(name, ": profile version ", version, "; this build reads version ", kProfileMajor,
-                       ".x");
+    return Unsupported(name, ": profile version ", version, "; this build reads version ",
+                       kProfileMajor, ".x");
   }
 
   if (!top.Has("model")) return top.Missing("model");
@@ -239,8 +244,9 @@ Result<Profile> Profile::Parse(std::string_view text, std::string_view tensors,
   // Far above any model, and low enough that a damaged file cannot ask for gigabytes.
   constexpr int kMaxHeads = 1 << 16;
   if (p.model.num_layers * p.model.num_kv_heads > kMaxHeads) {
-    return InvalidArgument(name, ": model has ", p.model.num_layers, " layers x ", p.model.num_kv_heads,
-                           " KV heads; at most ", kMaxHeads, " heads in all are read");
+    return InvalidArgument(name, ": model has ", p.model.num_layers, " layers x ",
+                           p.model.num_kv_heads, " KV heads; at most ", kMaxHeads,
+                           " heads in all are read");
   }
 
   HeadFormat format;
@@ -260,13 +266,16 @@ Result<Profile> Profile::Parse(std::string_view text, std::string_view tensors,
     int anchors = 0;
     TQ_RETURN_IF_ERROR(d.Int("anchors_per_page", 0, 4, &anchors));
     if (anchors != 0) {
-      return Unsupported(name, ": defaults.anchors_per_page ", anchors, " has no kernel; supported: 0");
+      return Unsupported(name, ": defaults.anchors_per_page ", anchors,
+                         " has no kernel; supported: 0");
     }
     if (const Json* k = d.Get("k")) {
-      TQ_RETURN_IF_ERROR(ReadCodec(*k, StrCat(name, ": defaults.k"), Side::kK, &format.k, &p.notes));
+      TQ_RETURN_IF_ERROR(
+          ReadCodec(*k, StrCat(name, ": defaults.k"), Side::kK, &format.k, &p.notes));
     }
     if (const Json* v = d.Get("v")) {
-      TQ_RETURN_IF_ERROR(ReadCodec(*v, StrCat(name, ": defaults.v"), Side::kV, &format.v, &p.notes));
+      TQ_RETURN_IF_ERROR(
+          ReadCodec(*v, StrCat(name, ": defaults.v"), Side::kV, &format.v, &p.notes));
     }
     d.NoteUnknown(&p.notes);
   }
@@ -374,15 +383,17 @@ std::string Profile::ToJson() const {
   // The most frequent format is the default; the others are listed by layer, then by head.
   std::vector<std::pair<HeadFormat, int>> counts;
   for (const HeadFormat& f : formats) {
-    auto it = std::find_if(counts.begin(), counts.end(), [&](const auto& c) { return c.first == f; });
+    auto it =
+        std::find_if(counts.begin(), counts.end(), [&](const auto& c) { return c.first == f; });
     if (it == counts.end()) it = counts.insert(counts.end(), {f, 0});
     ++it->second;
   }
   const HeadFormat common =
-      counts.empty() ? HeadFormat{}
-                     : std::max_element(counts.begin(), counts.end(), [](const auto& a, const auto& b) {
-                         return a.second < b.second;
-                       })->first;
+      counts.empty()
+          ? HeadFormat{}
+          : std::max_element(counts.begin(), counts.end(), [](const auto& a, const auto& b) {
+              return a.second < b.second;
+            })->first;
   Json& d = j["defaults"];
   d["page_len"] = kPageLen;
   d["recent_len"] = recent_len;
@@ -454,8 +465,8 @@ Status Profile::Apply(uint64_t structure_hash, uint64_t weights_hash, CacheConfi
     return InvalidArgument("the profile was made for ", model.num_layers, " layers x ",
                            model.num_kv_heads, " KV heads of head_dim ", model.head_dim,
                            model.name.empty() ? "" : " ('" + model.name + "')", "; this model has ",
-                           config->num_layers, " x ", config->num_kv_heads, " of ", config->head_dim,
-                           "; use a profile of this model");
+                           config->num_layers, " x ", config->num_kv_heads, " of ",
+                           config->head_dim, "; use a profile of this model");
   }
   if (model.structure_hash && structure_hash != 0 && *model.structure_hash != structure_hash) {
     return InvalidArgument("the profile was made for another model of the same shape (structure ",
@@ -464,8 +475,9 @@ Status Profile::Apply(uint64_t structure_hash, uint64_t weights_hash, CacheConfi
   }
   note->clear();
   if (model.weights_hash && weights_hash != 0 && *model.weights_hash != weights_hash) {
-    *note = "the profile was made with other weights of this model: its quality is not verified for "
-            "these";
+    *note =
+        "the profile was made with other weights of this model: its quality is not verified for "
+        "these";
   } else if (!quality) {
     *note = "the profile has no quality block: it was not verified on held-out text";
   }
@@ -494,7 +506,8 @@ std::string Profile::Describe() const {
   for (const auto& [preset, n] : counts) order.emplace_back(-n, preset);
   std::sort(order.begin(), order.end());
   std::string list;
-  for (const auto& [n, preset] : order) list += (list.empty() ? "" : ", ") + StrCat(-n, " ", preset);
+  for (const auto& [n, preset] : order)
+    list += (list.empty() ? "" : ", ") + StrCat(-n, " ", preset);
   return StrCat(model.num_layers, " layers x ", model.num_kv_heads, " KV heads: ", list,
                 centred ? "; centred K" : "", "; window ", recent_len, ", sinks ", sink_len);
 }

@@ -33,8 +33,9 @@ struct Profile {
   int sink_len = 4;
   RecentType recent = RecentType::kQ8;
   uint64_t seed = 0;
-  std::vector<HeadFormat> formats;           // [num_layers * num_kv_heads], layer-major
-  // Means of K before RoPE in Hugging Face order, [num_layers * num_kv_heads][head_dim]; empty: none.
+  std::vector<HeadFormat> formats;  // [num_layers * num_kv_heads], layer-major
+  // Means of K before RoPE in Hugging Face order, [num_layers * num_kv_heads][head_dim]; empty:
+  // none.
   std::vector<std::vector<float>> k_means;
   // Quality as measured when the profile was made; absent in a profile that was not verified.
   struct Quality {
@@ -43,7 +44,7 @@ struct Profile {
     bool passed = false;
   };
   std::optional<Quality> quality;
-  std::vector<std::string> notes;            // fields that were ignored, for the caller to show
+  std::vector<std::string> notes;  // fields that were ignored, for the caller to show
 
   // kNotFound, kDataLoss (not JSON, damaged tensors), kInvalidArgument (a field with a wrong type,
   // a number out of range, an index beyond the model), kUnsupported (a newer major version, an axis

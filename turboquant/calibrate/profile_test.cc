@@ -81,9 +81,10 @@ TEST(Profile, RefusesAnotherModel) {
   std::string note;
   Status s = p.Apply(0, 0, &config, &note);
   EXPECT_EQ(s.code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(s.message(),
-            "the profile was made for 4 layers x 2 KV heads of head_dim 32 ('test'); this model has "
-            "30 x 2 of 32; use a profile of this model");
+  EXPECT_EQ(
+      s.message(),
+      "the profile was made for 4 layers x 2 KV heads of head_dim 32 ('test'); this model has "
+      "30 x 2 of 32; use a profile of this model");
   config = Shapes();
   s = p.Apply(0xffff, 0, &config, &note);
   EXPECT_NE(s.message().find("structure ab12, this model ffff"), std::string::npos) << s.message();
@@ -102,16 +103,19 @@ TEST(Profile, SaysWhatIsWrong) {
   EXPECT_EQ(error(Replace(kJson, "\"0,2-3\"", "\"4\"")).message(),
             "p: layers[0]: layer 4 is out of range: there are 4, from 0 to 3");
   EXPECT_EQ(error(Replace(kJson, "\"bits\": 4", "\"bits\": 5")).code(), StatusCode::kUnsupported);
-  EXPECT_EQ(error(Replace(kJson, "\"bits\": 4", "\"bits\": 4, \"codebook\": \"trellis\"")).message(),
-            "p: layers[0].k.codebook 'trellis' has no kernel; supported: none, uniform, lloyd");
-  EXPECT_EQ(error(Replace(kJson, "\"bits\": 4", "\"bits\": 4, \"center\": \"rope_mean\"")).message(),
-            "p: layer 0, KV head 0 has center 'rope_mean', but there is no tensor layers.0.k_mean");
+  EXPECT_EQ(
+      error(Replace(kJson, "\"bits\": 4", "\"bits\": 4, \"codebook\": \"trellis\"")).message(),
+      "p: layers[0].k.codebook 'trellis' has no kernel; supported: none, uniform, lloyd");
+  EXPECT_EQ(
+      error(Replace(kJson, "\"bits\": 4", "\"bits\": 4, \"center\": \"rope_mean\"")).message(),
+      "p: layer 0, KV head 0 has center 'rope_mean', but there is no tensor layers.0.k_mean");
   EXPECT_EQ(error(Replace(kJson, "\"page_len\": 64", "\"page_len\": 128")).message(),
             "p: defaults.page_len is 128; it must be 64 to 64");
 }
 
 TEST(Profile, NotesWhatANewerMinorVersionAdds) {
-  const std::string json = Replace(Replace(kJson, "\"1.0\"", "\"1.7\""), "\"recent\"", "\"novel\": 1, \"recent\"");
+  const std::string json =
+      Replace(Replace(kJson, "\"1.0\"", "\"1.7\""), "\"recent\"", "\"novel\": 1, \"recent\"");
   const Result<Profile> p = Profile::Parse(json, "", "p");
   ASSERT_TRUE(p.ok()) << p.status().ToString();
   ASSERT_EQ(p->notes.size(), 1u);
@@ -124,7 +128,8 @@ TEST(Profile, TruncatedAtEveryByte) {
   for (size_t n = 0; n < json.size(); ++n) {
     EXPECT_FALSE(Profile::Parse(json.substr(0, n), "", "p").ok()) << n;
   }
-  const std::string tensors = *SerializeSafetensors({{"layers.0.k_mean", {2, 32}, std::vector<float>(64, 1.f)}});
+  const std::string tensors =
+      *SerializeSafetensors({{"layers.0.k_mean", {2, 32}, std::vector<float>(64, 1.f)}});
   EXPECT_TRUE(Profile::Parse(json, tensors, "p").ok());
   for (size_t n = 1; n < tensors.size(); ++n) {
     EXPECT_FALSE(Profile::Parse(json, std::string_view(tensors).substr(0, n), "p").ok()) << n;

@@ -22,8 +22,8 @@ HeadCenter MakeHeadCenter(std::span<const float> mean, const RopeFrequencies& ro
   const auto energy = [](const HeadCenter::Pair& p) { return p.mu_i * p.mu_i + p.mu_j * p.mu_j; };
   std::stable_sort(center.pairs.begin(), center.pairs.end(),
                    [&](const auto& a, const auto& b) { return energy(a) > energy(b); });
-  while (!center.pairs.empty() && (static_cast<int>(center.pairs.size()) > max_pairs ||
-                                   energy(center.pairs.back()) == 0)) {
+  while (!center.pairs.empty() &&
+         (static_cast<int>(center.pairs.size()) > max_pairs || energy(center.pairs.back()) == 0)) {
     center.pairs.pop_back();
   }
   return center;

@@ -25,8 +25,8 @@ struct RopeFrequencies {
 inline constexpr int kMaxCenterPairs = 16;
 struct HeadCenter {
   struct Pair {
-    int i = 0, j = 0;      // channels
-    int freq = -1;         // index into inv_freq; -1 = not rotated (partial RoPE)
+    int i = 0, j = 0;  // channels
+    int freq = -1;     // index into inv_freq; -1 = not rotated (partial RoPE)
     float mu_i = 0, mu_j = 0;
   };
   std::vector<Pair> pairs;

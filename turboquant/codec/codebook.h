@@ -17,9 +17,9 @@ inline constexpr int kMaxVDigit = 255;  // digit of a softmax weight, not negati
 
 struct CodebookTable {
   int num_levels = 0;
-  int8_t levels[kMaxLevels] = {};        // ascending; value = scale * level
-  float thresholds[kMaxLevels - 1] = {}; // code = number of thresholds below x / rms(x)
-  float unit = 0;                        // level 1 in units of rms(x)
+  int8_t levels[kMaxLevels] = {};         // ascending; value = scale * level
+  float thresholds[kMaxLevels - 1] = {};  // code = number of thresholds below x / rms(x)
+  float unit = 0;                         // level 1 in units of rms(x)
   // K levels are stored as level + offset >= 0; offset * sum(query digits) is subtracted once.
   int offset = 0;
   // How many products of a code pair with a digit pair can be summed in int16.

@@ -36,7 +36,8 @@ TEST(Codebook, UniformStepsAreTheBestOfTheirWidth) {
   const double optimal[] = {0.1188, 0.03744, 0.01154};  // the same paper, table II
   for (int bits = 2; bits <= 4; ++bits) {
     EXPECT_NEAR(GaussianError(GetCodebook(Codebook::kUniform, bits)), optimal[bits - 2],
-                optimal[bits - 2] * 0.002) << bits;
+                optimal[bits - 2] * 0.002)
+        << bits;
   }
 }
 

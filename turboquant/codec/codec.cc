@@ -29,14 +29,17 @@ const FormatInfo* Find(int bits) {
 Status UnsupportedBits(int bits) {
   std::string list;
   for (const FormatInfo& f : kFormats) {
-    list += (list.empty() ? "" : ", ") + (f.bits == 16 ? std::string("16 (f16)") : std::to_string(f.bits));
+    list += (list.empty() ? "" : ", ") +
+            (f.bits == 16 ? std::string("16 (f16)") : std::to_string(f.bits));
   }
   return Unsupported("no codec with ", bits, " bits; supported: ", list);
 }
 
 }  // namespace
 
-std::span<const FormatInfo> RegisteredFormats() { return kFormats; }
+std::span<const FormatInfo> RegisteredFormats() {
+  return kFormats;
+}
 
 Result<Codec> DefaultCodec(int bits) {
   if (Find(bits) == nullptr) return UnsupportedBits(bits);
@@ -66,14 +69,16 @@ Status ValidateCodec(const Codec& c, Side side) {
     books += (books.empty() ? "" : ", ") + std::string(Name(b));
   }
   if (!book_ok) {
-    return Unsupported("codebook '", Name(c.codebook), "' at ", c.bits, " bits; supported: ", books);
+    return Unsupported("codebook '", Name(c.codebook), "' at ", c.bits,
+                       " bits; supported: ", books);
   }
   if (c.group_len != kGroupHead) {
     return Unsupported("group_len ", c.group_len, "; supported: head (the whole vector)");
   }
   const ScaleType scale = c.is_f16() ? ScaleType::kNone : ScaleType::kLog8;
   if (c.scale != scale) {
-    return Unsupported("scale '", Name(c.scale), "' at ", c.bits, " bits; supported: ", Name(scale));
+    return Unsupported("scale '", Name(c.scale), "' at ", c.bits,
+                       " bits; supported: ", Name(scale));
   }
   if (c.gain != Gain::kNone && c.bits > 4) {
     return Unsupported("gain '", Name(c.gain), "' at ", c.bits, " bits; supported: none");
@@ -88,12 +93,14 @@ Result<HeadFormat> ParsePreset(std::string_view name) {
   std::string lower;
   for (const char c : name) lower += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   const auto unknown = [&] {
-    return InvalidArgument("'", name, "' is not a cache format; use f16 or k<a>v<b> with a and b in "
+    return InvalidArgument("'", name,
+                           "' is not a cache format; use f16 or k<a>v<b> with a and b in "
                            "2, 3, 4, 8, 16, e.g. k8v4, k4v4, k3v2, or the folder of a profile");
   };
   if (lower == "f16" || lower == "fp16") return HeadFormat{};
   if (lower == "bf16" || lower == "fp8") {
-    return Unsupported("cache format '", lower, "' has no kernel; supported: f16 and k<a>v<b> with a "
+    return Unsupported("cache format '", lower,
+                       "' has no kernel; supported: f16 and k<a>v<b> with a "
                        "and b in 2, 3, 4, 8, 16");
   }
   const char* p = lower.data();
@@ -120,9 +127,15 @@ std::string PresetName(const HeadFormat& f) {
   return StrCat("k", f.k.bits, "v", f.v.bits);
 }
 
-const char* Name(Rotate v) { return v == Rotate::kNone ? "none" : "hadamard"; }
-const char* Name(ScaleType v) { return v == ScaleType::kNone ? "none" : "log8"; }
-const char* Name(Zero) { return "symmetric"; }
+const char* Name(Rotate v) {
+  return v == Rotate::kNone ? "none" : "hadamard";
+}
+const char* Name(ScaleType v) {
+  return v == ScaleType::kNone ? "none" : "log8";
+}
+const char* Name(Zero) {
+  return "symmetric";
+}
 const char* Name(Codebook v) {
   switch (v) {
     case Codebook::kNone: return "none";
@@ -139,6 +152,8 @@ const char* Name(Gain v) {
   }
   return "?";
 }
-const char* Name(Center v) { return v == Center::kNone ? "none" : "rope_mean"; }
+const char* Name(Center v) {
+  return v == Center::kNone ? "none" : "rope_mean";
+}
 
 }  // namespace tq

@@ -28,9 +28,9 @@ enum class Side : uint8_t { kK, kV };
 inline constexpr int kGroupHead = 0;  // group_len: the whole head vector shares one scale
 
 struct Codec {
-  int bits = 16;                  // 2, 3, 4, 8, or 16 = f16
+  int bits = 16;  // 2, 3, 4, 8, or 16 = f16
   Rotate rotate = Rotate::kNone;
-  int group_len = kGroupHead;     // values that share a scale
+  int group_len = kGroupHead;  // values that share a scale
   ScaleType scale = ScaleType::kNone;
   Zero zero = Zero::kSymmetric;
   Codebook codebook = Codebook::kNone;
@@ -72,8 +72,8 @@ const char* Name(Center v);
 // One row for each bit width that has kernels; drives the test grid, the bench grid and tq info.
 struct FormatInfo {
   int bits;
-  const char* name;         // "int3", "f16"
-  const char* arithmetic;   // what the attention kernels multiply
+  const char* name;        // "int3", "f16"
+  const char* arithmetic;  // what the attention kernels multiply
   std::span<const Codebook> codebooks;
 };
 std::span<const FormatInfo> RegisteredFormats();

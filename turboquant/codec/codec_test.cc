@@ -123,7 +123,8 @@ TEST(Log8, StepsAndEnds) {
 RopeFrequencies TestRope(int dim) {
   RopeFrequencies rope;
   for (int i = 0; i < dim / 2; ++i) {
-    rope.inv_freq.push_back(std::pow(10000.f, -2.f * static_cast<float>(i) / static_cast<float>(dim)));
+    rope.inv_freq.push_back(
+        std::pow(10000.f, -2.f * static_cast<float>(i) / static_cast<float>(dim)));
   }
   return rope;
 }

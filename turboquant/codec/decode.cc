@@ -33,9 +33,10 @@ void DecodeSealedSide(const Codec& codec, Side side, int head_dim, const uint8_t
   const auto scale = [&](int t) { return base_value * Log8Table()[scales[t]]; };
   if (codec.bits == 8) {
     const auto* v = reinterpret_cast<const int8_t*>(codes);
-    return Gather(side, head_dim,
-                  [&](int lane, int depth) { return float{1} * v[Int8Index(lane, depth, lanes)]; },
-                  scale, out);
+    return Gather(
+        side, head_dim,
+        [&](int lane, int depth) { return float{1} * v[Int8Index(lane, depth, lanes)]; }, scale,
+        out);
   }
   const CodebookTable& book = GetCodebook(codec.codebook, codec.bits);
   uint8_t table[kMaxLevels] = {};
@@ -43,11 +44,12 @@ void DecodeSealedSide(const Codec& codec, Side side, int head_dim, const uint8_t
   const int padded = PaddedDim(head_dim);
   AlignedBuffer<uint8_t> levels(static_cast<size_t>(padded) * kPageLen);
   UnpackCodes(codec.bits, codes, padded, table, levels.data());
-  Gather(side, head_dim,
-         [&](int lane, int depth) {
-           return static_cast<float>(static_cast<int8_t>(levels[CodeIndex(lane, depth, num_depth)]));
-         },
-         scale, out);
+  Gather(
+      side, head_dim,
+      [&](int lane, int depth) {
+        return static_cast<float>(static_cast<int8_t>(levels[CodeIndex(lane, depth, num_depth)]));
+      },
+      scale, out);
 }
 
 void DecodeOpenSide(Side side, int head_dim, int open_bits, const std::byte* values,
@@ -55,14 +57,16 @@ void DecodeOpenSide(Side side, int head_dim, int open_bits, const std::byte* val
   const int lanes = NumLanes(side, head_dim);
   if (open_bits == 8) {
     const auto* v = reinterpret_cast<const int8_t*>(values);
-    return Gather(side, head_dim,
-                  [&](int lane, int depth) { return float{1} * v[Int8Index(lane, depth, lanes)]; },
-                  [&](int t) { return scales[t]; }, out);
+    return Gather(
+        side, head_dim,
+        [&](int lane, int depth) { return float{1} * v[Int8Index(lane, depth, lanes)]; },
+        [&](int t) { return scales[t]; }, out);
   }
   const auto* v = reinterpret_cast<const f16_t*>(values);
-  Gather(side, head_dim,
-         [&](int lane, int depth) { return F32FromF16(v[F16Index(lane, depth, lanes)]); },
-         [](int) { return 1.f; }, out);
+  Gather(
+      side, head_dim,
+      [&](int lane, int depth) { return F32FromF16(v[F16Index(lane, depth, lanes)]); },
+      [](int) { return 1.f; }, out);
 }
 
 }  // namespace tq

@@ -34,9 +34,9 @@ inline constexpr float kMaxF16Value = 65504.f;
 struct RowWriter {
   Side side = Side::kK;
   int head_dim = 0;
-  int open_bits = 8;                      // 8 or 16
+  int open_bits = 8;  // 8 or 16
   const Rotation* rotation = nullptr;
-  const HeadCenter* center = nullptr;     // nullptr or empty: none
+  const HeadCenter* center = nullptr;  // nullptr or empty: none
   const CenterTable* center_table = nullptr;
 };
 

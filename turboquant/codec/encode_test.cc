@@ -19,7 +19,7 @@ constexpr int kDims[] = {2, 16, 59, 64, 80, 96, 112, 128, 160, 256, 512};
 
 // One side of one block, open and sealed.
 struct SideData {
-  std::vector<float> x;                  // [64][dim]
+  std::vector<float> x;  // [64][dim]
   AlignedBuffer<std::byte> open;
   AlignedBuffer<float> open_scales{kPageLen};
   AlignedBuffer<uint8_t> codes;
@@ -144,7 +144,8 @@ TEST(Seal, EveryIsaGivesTheBytesOfTheReference) {
       codec.codebook = book;
       for (const int dim : kDims) {
         for (const Side side : {Side::kK, Side::kV}) {
-          for (const int open_bits : codec.is_f16() ? std::vector<int>{16} : std::vector<int>{8, 16}) {
+          for (const int open_bits :
+               codec.is_f16() ? std::vector<int>{16} : std::vector<int>{8, 16}) {
             const std::vector<float> x = GaussianRows(dim, static_cast<unsigned>(dim));
             ASSERT_TRUE(ForceIsa("ref").ok());
             const SideData want = Encode(codec, side, dim, open_bits, x);
@@ -152,8 +153,10 @@ TEST(Seal, EveryIsaGivesTheBytesOfTheReference) {
               ASSERT_TRUE(ForceIsa(isa).ok());
               const SideData got = Encode(codec, side, dim, open_bits, x);
               const std::string where = StrCat(isa, " ", format.name, " dim ", dim);
-              EXPECT_EQ(0, std::memcmp(want.open.data(), got.open.data(), want.open.size())) << where;
-              EXPECT_EQ(0, std::memcmp(want.codes.data(), got.codes.data(), want.codes.size())) << where;
+              EXPECT_EQ(0, std::memcmp(want.open.data(), got.open.data(), want.open.size()))
+                  << where;
+              EXPECT_EQ(0, std::memcmp(want.codes.data(), got.codes.data(), want.codes.size()))
+                  << where;
               EXPECT_EQ(want.scales, got.scales) << where;
               EXPECT_EQ(want.base, got.base) << where;
             }

@@ -12,7 +12,9 @@ namespace tq {
 const float* Log8Table();
 
 // The largest scale of a record as its base: bfloat16, rounded up. 0 for a record of zeros.
-inline bf16_t Log8Base(float largest) { return largest > 0 ? BF16FromF32RoundUp(largest) : 0; }
+inline bf16_t Log8Base(float largest) {
+  return largest > 0 ? BF16FromF32RoundUp(largest) : 0;
+}
 
 // Nearest code. Below half of the smallest step the scale becomes 0: a tiny vector must not grow.
 inline uint8_t Log8Encode(float scale, float base) {

@@ -37,9 +37,9 @@ void UnpackCodesRef(int bits, const uint8_t* packed, int num_cells, const uint8_
   };
   for (int cell = 0; cell < num_cells; ++cell) {
     for (int i = 0; i < 64; ++i) {
-      const int code = bits == 3 ? plane(packed, 2, cell, i) |
-                                       plane(packed + num_cells * 16, 1, cell, i) << 2
-                                 : plane(packed, bits, cell, i);
+      const int code =
+          bits == 3 ? plane(packed, 2, cell, i) | plane(packed + num_cells * 16, 1, cell, i) << 2
+                    : plane(packed, bits, cell, i);
       out[cell * 64 + i] = table[code];
     }
   }

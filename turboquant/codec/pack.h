@@ -10,7 +10,8 @@ namespace tq {
 void PackCodes(int bits, const uint8_t* codes, int num_cells, uint8_t* packed);
 
 // The inverse, through a table: out = table[code]. The table has 16 entries.
-void UnpackCodes(int bits, const uint8_t* packed, int num_cells, const uint8_t* table, uint8_t* out);
+void UnpackCodes(int bits, const uint8_t* packed, int num_cells, const uint8_t* table,
+                 uint8_t* out);
 void UnpackCodesRef(int bits, const uint8_t* packed, int num_cells, const uint8_t* table,
                     uint8_t* out);
 void UnpackCodesSimd(int bits, const uint8_t* packed, int num_cells, const uint8_t* table,

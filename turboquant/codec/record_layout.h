@@ -15,22 +15,24 @@
 
 namespace tq {
 
-inline constexpr int kPageLen = 64;     // tokens of a block
-inline constexpr int kDimMultiple = 16; // head_dim is padded with zeros to this
+inline constexpr int kPageLen = 64;      // tokens of a block
+inline constexpr int kDimMultiple = 16;  // head_dim is padded with zeros to this
 inline constexpr int kMinHeadDim = 2;
 inline constexpr int kMaxHeadDim = 512;
 inline constexpr size_t kRecordAlign = 64;
 
 // The 8 bytes that each (block, layer, KV head) has beside its record.
 struct RecordSideInfo {
-  bf16_t k_base = 0;   // the largest K scale of the record, rounded up
+  bf16_t k_base = 0;  // the largest K scale of the record, rounded up
   bf16_t v_base = 0;
   bf16_t v_bound = 0;  // upper bound of |v| over the record's tokens
   uint16_t flags = 0;  // bit 0: sealed
 };
 static_assert(sizeof(RecordSideInfo) == 8, "counted in bits_per_value");
 
-inline constexpr int PaddedDim(int head_dim) { return RoundUp(head_dim, kDimMultiple); }
+inline constexpr int PaddedDim(int head_dim) {
+  return RoundUp(head_dim, kDimMultiple);
+}
 
 // Bytes of the values of one side of a block: codes, int8 or f16 (bits = 16).
 inline constexpr size_t ValueBytes(int bits, int head_dim) {

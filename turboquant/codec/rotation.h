@@ -29,9 +29,9 @@ class Rotation {
   int head_dim() const { return head_dim_; }
   // For the kernels.
   struct Plan {
-    int odd = 1;              // m
-    int pow2 = 1;             // 2^a
-    float norm = 1;           // 1 / sqrt(2^a)
+    int odd = 1;                 // m
+    int pow2 = 1;                // 2^a
+    float norm = 1;              // 1 / sqrt(2^a)
     AlignedBuffer<float> signs;  // [head_dim] of +1, -1
     AlignedBuffer<float> dct;    // [m][m], orthonormal; empty for m = 1
   };

@@ -63,7 +63,8 @@ TEST_P(RotationDims, SpreadsAnOutlier) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Dims, RotationDims,
-                         testing::Values(2, 3, 6, 7, 8, 12, 16, 59, 64, 80, 96, 112, 128, 160, 256, 512));
+                         testing::Values(2, 3, 6, 7, 8, 12, 16, 59, 64, 80, 96, 112, 128, 160, 256,
+                                         512));
 
 TEST(Rotation, SignsDependOnPlace) {
   const auto signs = [](int layer, int head, Side side) {
