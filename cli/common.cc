@@ -74,6 +74,7 @@ CLI::App* AddCommand(CLI::App& app, const std::string& name, const std::string& 
   auto formatter = std::make_shared<HelpFormatter>(example);
   formatter->column_width(34);
   command->formatter(formatter);
+  command->footer("");
   command->option_defaults()->always_capture_default();
   return command;
 }
@@ -85,8 +86,9 @@ void OutputFlags::Add(CLI::App* app) {
 
 void ModelFlags::Add(CLI::App* app) {
   app->add_option("model,--model", model,
-                  "A GGUF file (default: the one that ./quickstart fetched)");
-  app->add_option("--threads", threads, "Threads; 0 = one per physical core");
+                  "A GGUF file (default: the one that ./quickstart fetched)")
+      ->type_name("FILE");
+  app->add_option("--threads", threads, "Threads; 0 = one per physical core")->type_name("N");
 }
 
 Result<std::string> ModelFlags::Path() const {

@@ -112,8 +112,8 @@ std::string CommandLine(const CompareFlags& flags, const std::string& kv) {
   out += fmt::format(" --context {} --kv {}", flags.context, kv);
   if (!flags.data.empty()) out += " --data " + flags.data;
   if (!flags.kv.pin.empty()) out += " --pin \"" + flags.kv.pin + "\"";
-  if (flags.kv.recent_len >= 0) out += fmt::format(" --recent-len {}", flags.kv.recent_len);
-  if (flags.kv.sink_len >= 0) out += fmt::format(" --sink-len {}", flags.kv.sink_len);
+  if (flags.kv.recent_len) out += fmt::format(" --recent-len {}", *flags.kv.recent_len);
+  if (flags.kv.sink_len) out += fmt::format(" --sink-len {}", *flags.kv.sink_len);
   return out;
 }
 
@@ -122,9 +122,6 @@ Result<std::vector<CompareFormat>> Formats(const CompareFlags& flags, const KvMo
   std::vector<CompareFormat> formats;
   std::vector<std::string> said;
   for (const std::string& name : SplitList(flags.kv.kv, ',')) {
-    if (name.empty()) {
-      return InvalidArgument("--kv '", flags.kv.kv, "' has an empty entry; write f16,k8v4,k3v2");
-    }
     KvFlags one = flags.kv;
     one.kv = name;
     TQ_ASSIGN_OR_RETURN(KvChoice choice, ChooseKv(model, one, flags.context));
@@ -149,6 +146,12 @@ Result<std::vector<CompareFormat>> Formats(const CompareFlags& flags, const KvMo
 
 Result<int> RunCompare(const CompareFlags& flags) {
   if (flags.context < 1) return InvalidArgument("--context ", flags.context, " is below 1");
+  for (const std::string& name : SplitList(flags.kv.kv, ',')) {
+    if (name.empty()) {
+      return InvalidArgument("--kv '", flags.kv.kv, "' has an empty entry; write f16,k8v4,k3v2");
+    }
+    TQ_RETURN_IF_ERROR(CheckKvName(name));
+  }
   if (!flags.report.empty()) TQ_RETURN_IF_ERROR(CheckWritable(flags.report));
   TQ_ASSIGN_OR_RETURN(auto named_text, ReadText(flags));
   TQ_ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(flags.model, flags.output));
@@ -218,10 +221,12 @@ Command AddCompare(CLI::App& app) {
                       "Other formats for some layers or layer:head, \"1,10=k8v4;3:0=k4v4\"");
   flags->kv.AddWindow(command);
   command->add_option("--data", flags->data,
-                      "A text or code file to read (default: the fetched Bible)");
+                      "A text or code file to read (default: the fetched Bible)")
+      ->type_name("FILE");
   command->add_option("--question", flags->question,
                       "End the document with this instead of planting a detail and asking for it");
-  command->add_option("--report", flags->report, "Write a self-contained HTML report there");
+  command->add_option("--report", flags->report, "Write a self-contained HTML report there")
+      ->type_name("FILE");
   flags->output.Add(command);
   return {"compare", [flags] { return RunCompare(*flags); }};
 }

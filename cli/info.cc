@@ -17,6 +17,7 @@
 #include "turboquant/attention/attention.h"
 #include "turboquant/base/file.h"
 #include "turboquant/base/isa.h"
+#include "turboquant/calibrate/profile.h"
 
 namespace tq::cli {
 namespace {
@@ -140,6 +141,7 @@ Result<int> ModelInfo(const InfoFlags& flags) {
   j["tokenizer"] = loaded.tokenizer->Describe();
   j["chat_template"] = !loaded.tokenizer->chat_template().empty();
   j["k_bias"] = has_bias;
+  j["weights_xxh3"] = fmt::format("{:016x}", WeightsHash(loaded.model->file()));
   j["structure_xxh3"] = fmt::format("{:016x}", model.structure_hash);
   j["kv"] = choice.name;
   j["notes"] = choice.notes;
@@ -207,7 +209,47 @@ Result<int> ModelInfo(const InfoFlags& flags) {
   return kDone;
 }
 
-Result<int> ProfileInfo(const InfoFlags& flags) { return Unsupported("profile ", flags.subject); }
+Result<int> ProfileInfo(const InfoFlags& flags) {
+  TQ_ASSIGN_OR_RETURN(const Profile profile, Profile::Load(flags.subject));
+  KvChoice choice;
+  CacheConfig& config = choice.config;
+  config.num_layers = profile.model.num_layers;
+  config.num_kv_heads = profile.model.num_kv_heads;
+  config.head_dim = profile.model.head_dim;
+  config.recent_len = profile.recent_len;
+  config.sink_len = profile.sink_len;
+  config.recent = profile.recent;
+  config.formats = profile.formats;
+  choice.reasons.assign(config.formats.size(), "profile");
+  if (flags.output.json) {
+    Json j;
+    j["path"] = flags.subject;
+    j["describe"] = profile.Describe();
+    j["bits_per_value"] = SealedBitsPerValue(config);
+    j["ratio_at_131072"] = FootprintRatio(config, 131072);
+    j["notes"] = profile.notes;
+    j["profile"] = Json::parse(profile.ToJson(), nullptr, false);
+    PrintOut(j.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+    return kDone;
+  }
+  PrintOut(fmt::format("{}: {}\n", flags.subject, profile.Describe()));
+  if (!profile.model.name.empty()) {
+    PrintOut(fmt::format("model:   {}, {}\n", profile.model.name, profile.model.architecture));
+  }
+  PrintOut(fmt::format("size:    {:.3f} bits per value; ratio at 131,072 tokens {}\n",
+                       SealedBitsPerValue(config), FormatRatio(FootprintRatio(config, 131072))));
+  if (profile.quality) {
+    PrintOut(fmt::format("quality: KL {:.5f}, same top {:.2f} % over {} held-out tokens: {}\n",
+                         profile.quality->kld_mean, 100 * profile.quality->same_top,
+                         FormatCount(profile.quality->held_out_tokens),
+                         profile.quality->passed ? "passed" : "not passed"));
+  } else {
+    PrintOut("quality: not verified on held-out text\n");
+  }
+  for (const std::string& note : profile.notes) PrintOut("note:    " + note + "\n");
+  PrintOut("\n" + ExplainKv(choice));
+  return kDone;
+}
 
 }  // namespace
 
@@ -216,7 +258,8 @@ Command AddInfo(CLI::App& app) {
                                  "tq info && tq info model.gguf --kv k3v2 --pin \"1,10=k8v4\"");
   auto flags = std::make_shared<InfoFlags>();
   command->add_option("model,--model", flags->subject,
-                      "A GGUF file or a .tqprofile folder; nothing: this machine");
+                      "A GGUF file or a .tqprofile folder; nothing: this machine")
+      ->type_name("FILE");
   flags->kv.Add(command);
   command->add_option("--context", flags->context,
                       "The context that --kv auto decides for; 0 = what the model was trained for");

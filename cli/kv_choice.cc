@@ -11,6 +11,7 @@
 #include "turboquant/attention/attention.h"
 #include "turboquant/base/file.h"
 #include "turboquant/base/numeric.h"
+#include "turboquant/calibrate/profile.h"
 #include "turboquant/codec/record_layout.h"
 
 namespace tq::cli {
@@ -32,14 +33,16 @@ HeadFormat WithCenterOf(HeadFormat format, const CacheConfig& config) {
 }
 
 Status ApplyWindow(const KvFlags& flags, KvChoice* choice) {
-  const auto apply = [&](const char* flag, int value, int* target) {
-    if (value < 0) return OkStatus();
+  const auto apply = [&](const char* flag, std::optional<int> value, int* target) {
+    if (!value) return OkStatus();
     constexpr int kMost = 1 << 24;
-    if (value > kMost) return InvalidArgument(flag, " ", value, " is more than ", kMost);
-    *target = value;
-    if (value % kPageLen != 0) {
+    if (*value < 0 || *value > kMost) {
+      return InvalidArgument(flag, " ", *value, " is outside 0..", kMost);
+    }
+    *target = *value;
+    if (*value % kPageLen != 0) {
       choice->notes.push_back(fmt::format("{} {}: rounded up to {}, whole blocks of {} tokens", flag,
-                                          value, RoundUp(value, kPageLen), kPageLen));
+                                          *value, RoundUp(*value, kPageLen), kPageLen));
     }
     return OkStatus();
   };
@@ -91,23 +94,44 @@ Status ApplyPin(const std::string& pin, KvChoice* choice) {
       for (int head = heads.first; head <= heads.last; ++head) {
         const size_t i = static_cast<size_t>(layer) * config.num_kv_heads + head;
         config.formats[i] = format;
-        choice->reasons[i] = "--pin " + pin;
+        choice->reasons[i] = StrCat("--pin ", pin);
       }
     }
   }
   return OkStatus();
 }
 
+// A profile folder: its formats, window and centres; flags and pins go over it.
 Result<KvChoice> FromProfile(const KvModel& model, const std::string& path, const KvFlags& flags,
-                             const std::string& reason) {
-  (void)model;
-  (void)flags;
-  (void)reason;
-  return Unsupported("profile '", path, "'");
+                             const char* how) {
+  TQ_ASSIGN_OR_RETURN(const Profile profile, Profile::Load(path));
+  KvChoice choice;
+  std::filesystem::path folder(path);
+  if (!folder.has_filename()) folder = folder.parent_path();
+  choice.name = folder.filename().string();
+  choice.config = model.base;
+  const bool hashed = profile.model.weights_hash.has_value() && model.weights_hash != nullptr;
+  std::string note;
+  const Status applied = profile.Apply(model.structure_hash, hashed ? model.weights_hash() : 0,
+                                       &choice.config, &note);
+  if (!applied.ok()) return applied.WithContext("'" + path + "'");
+  choice.reasons.assign(choice.config.formats.size(), choice.name);
+  choice.notes.push_back(fmt::format("kv: {} ({}): {}", choice.name, how, profile.Describe()));
+  for (const std::string& ignored : profile.notes) {
+    choice.notes.push_back(choice.name + ": " + ignored);
+  }
+  if (!note.empty()) choice.notes.push_back(choice.name + ": " + note);
+  if (profile.quality && !profile.quality->passed) {
+    choice.notes.push_back(choice.name + ": it did not pass its own quality gate");
+  }
+  choice.verified = note.empty() && profile.quality && profile.quality->passed;
+  TQ_RETURN_IF_ERROR(ApplyWindow(flags, &choice));
+  return choice;
 }
 
 // Keys below 4 bits are only sure to be good enough where somebody measured them.
 void WarnAboutLowKeys(KvChoice* choice) {
+  if (choice->verified) return;
   for (const HeadFormat& f : choice->config.formats) {
     if (f.k.bits >= 4) continue;
     choice->notes.push_back(fmt::format(
@@ -135,11 +159,15 @@ void KvFlags::Add(CLI::App* app) {
 void KvFlags::AddWindow(CLI::App* app) {
   app->add_option("--recent-len", recent_len,
                   "Recent tokens kept at 8 bit (default 256), in blocks of 64")
-      ->check(CLI::NonNegativeNumber)
-      ->default_str("");
+      ->type_name("N");
   app->add_option("--sink-len", sink_len, "First tokens kept at 8 bit (default 4), in blocks of 64")
-      ->check(CLI::NonNegativeNumber)
-      ->default_str("");
+      ->type_name("N");
+}
+
+Status CheckKvName(const std::string& kv) {
+  if (kv == "auto") return OkStatus();
+  if (IsProfilePath(kv)) return Profile::Load(kv).status();
+  return ParsePreset(kv).status();
 }
 
 std::string ProfileBeside(const std::string& model_path) {
@@ -153,6 +181,7 @@ Status ApplyPins(const std::string& pins, KvChoice* choice) {
     TQ_RETURN_IF_ERROR(ApplyPin(pin, choice));
   }
   choice->name += " + pins";
+  choice->verified = false;
   return OkStatus();
 }
 
@@ -169,25 +198,26 @@ Result<KvChoice> UniformKv(const KvModel& model, const std::string& preset, cons
 }
 
 Result<KvChoice> ChooseKv(const KvModel& model, const KvFlags& flags, int64_t context) {
-  if (flags.kv != "auto") {
-    if (IsProfilePath(flags.kv)) return FromProfile(model, flags.kv, flags, "--kv");
-    TQ_ASSIGN_OR_RETURN(KvChoice choice, UniformKv(model, flags.kv, flags));
-    TQ_RETURN_IF_ERROR(ApplyPins(flags.pin, &choice));
-    WarnAboutLowKeys(&choice);
+  const auto choose = [&]() -> Result<KvChoice> {
+    if (flags.kv != "auto") {
+      if (IsProfilePath(flags.kv)) return FromProfile(model, flags.kv, flags, "--kv");
+      return UniformKv(model, flags.kv, flags);
+    }
+    const std::string beside = ProfileBeside(model.path);
+    if (FileExists(beside)) return FromProfile(model, beside, flags, "auto: beside the model");
+    const bool pays = context >= kMinAutoContext;
+    TQ_ASSIGN_OR_RETURN(KvChoice choice, UniformKv(model, pays ? "k8v4" : "f16", flags));
+    const std::string why =
+        pays ? fmt::format("no {} beside the model, and contexts from {} on gain from it",
+                           std::filesystem::path(beside).filename().string(),
+                           FormatCount(kMinAutoContext))
+             : fmt::format("a context of {} is mostly recent window: nothing to gain below {}",
+                           FormatCount(context), FormatCount(kMinAutoContext));
+    std::fill(choice.reasons.begin(), choice.reasons.end(), "--kv auto");
+    choice.notes.insert(choice.notes.begin(), fmt::format("kv: {} (auto: {})", choice.name, why));
     return choice;
-  }
-  const std::string beside = ProfileBeside(model.path);
-  if (FileExists(beside)) return FromProfile(model, beside, flags, "beside the model");
-  const bool pays = context >= kMinAutoContext;
-  TQ_ASSIGN_OR_RETURN(KvChoice choice, UniformKv(model, pays ? "k8v4" : "f16", flags));
-  const std::string why =
-      pays ? fmt::format("no {} beside the model, and contexts from {} on gain from it",
-                         std::filesystem::path(beside).filename().string(),
-                         FormatCount(kMinAutoContext))
-           : fmt::format("a context of {} is mostly recent window: nothing to gain below {}",
-                         FormatCount(context), FormatCount(kMinAutoContext));
-  std::fill(choice.reasons.begin(), choice.reasons.end(), "--kv auto");
-  choice.notes.insert(choice.notes.begin(), fmt::format("kv: {} (auto: {})", choice.name, why));
+  };
+  TQ_ASSIGN_OR_RETURN(KvChoice choice, choose());
   TQ_RETURN_IF_ERROR(ApplyPins(flags.pin, &choice));
   WarnAboutLowKeys(&choice);
   return choice;

@@ -5,6 +5,8 @@
 #include <CLI/CLI.hpp>
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,8 +18,7 @@ namespace tq::cli {
 struct KvFlags {
   std::string kv = "auto";  // preset, profile folder or auto
   std::string pin;          // "1,10=k8v4;3:0=k4v4"
-  int recent_len = -1;      // -1: the profile's or the default
-  int sink_len = -1;
+  std::optional<int> recent_len, sink_len;  // none: the profile's or the default
   void Add(CLI::App* app);
   void AddWindow(CLI::App* app);  // --recent-len and --sink-len only
 };
@@ -27,6 +28,7 @@ struct KvModel {
   CacheConfig base;             // Model::MakeCacheConfig()
   std::string path;             // NAME.gguf; its profile is NAME.tqprofile
   uint64_t structure_hash = 0;
+  std::function<uint64_t()> weights_hash;  // reads all weights; only asked when a profile has one
 };
 
 struct KvChoice {
@@ -34,10 +36,14 @@ struct KvChoice {
   CacheConfig config;
   std::vector<std::string> reasons;  // [layers * heads]: "--kv k8v4", "--pin 1,10=k8v4"
   std::vector<std::string> notes;    // for stderr
+  bool verified = false;             // by the quality block of a profile of these weights
 };
 
 // Contexts from which quantizing pays: below, most of the cache is window.
 inline constexpr int64_t kMinAutoContext = 1024;
+
+// What can be said about a word of --kv before any model is read.
+Status CheckKvName(const std::string& kv);
 
 // kInvalidArgument and kUnsupported name the word that is wrong and what would be right.
 Result<KvChoice> ChooseKv(const KvModel& model, const KvFlags& flags, int64_t context);

@@ -2,9 +2,32 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
+#include <vector>
+
+#include "turboquant/base/numeric.h"
 
 namespace tq::cli {
+
+KvModel LoadedModel::ForKv() const {
+  const Model* m = model.get();
+  return {m->MakeCacheConfig(), path, m->StructureHash(), [m] { return WeightsHash(m->file()); }};
+}
+
+uint64_t WeightsHash(const GgufFile& file) {
+  std::vector<const GgufTensor*> tensors;
+  for (const GgufTensor& t : file.tensors()) tensors.push_back(&t);
+  std::sort(tensors.begin(), tensors.end(),
+            [](const GgufTensor* a, const GgufTensor* b) { return a->name < b->name; });
+  uint64_t hash = 0;
+  for (const GgufTensor* t : tensors) {
+    hash = Hash64(t->name.data(), t->name.size(), hash);
+    hash = Hash64(t->data, hash);
+    file.Release(*t);
+  }
+  return hash;
+}
 
 Result<LoadedModel> LoadModel(const ModelFlags& flags, const OutputFlags& output) {
   TQ_RETURN_IF_ERROR(flags.Validate());

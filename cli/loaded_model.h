@@ -18,8 +18,11 @@ struct LoadedModel {
   std::unique_ptr<Model> model;
   std::unique_ptr<Tokenizer> tokenizer;
 
-  KvModel ForKv() const { return {model->MakeCacheConfig(), path, model->StructureHash()}; }
+  KvModel ForKv() const;
 };
+
+// xxh3 over the names and the bytes of all tensors, in the order of their names.
+uint64_t WeightsHash(const GgufFile& file);
 
 Result<LoadedModel> LoadModel(const ModelFlags& flags, const OutputFlags& output);
 

@@ -2,9 +2,11 @@
 // and a line.
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <string>
 #include <vector>
 
 #include "cli/commands.h"
@@ -31,7 +33,14 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     std::string where = "tq";
     for (const CLI::App* sub : app.get_subcommands()) where += " " + sub->get_name();
-    PrintError(where, error.what());
+    const std::string first = argv[1];
+    const bool is_command = std::any_of(commands.begin(), commands.end(),
+                                        [&](const Command& c) { return c.name == first; });
+    if (!is_command && first.rfind('-', 0) != 0) {
+      PrintError(where, "there is no command '" + first + "'");
+    } else {
+      PrintError(where, error.what());
+    }
     std::fprintf(stderr, "Try: %s --help\n", where.c_str());
     return kBadUse;
   }

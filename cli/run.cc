@@ -8,6 +8,7 @@
 #include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "cli/commands.h"
@@ -56,16 +57,36 @@ Status CheckPrompt(const std::string& prompt) {
       static_cast<unsigned char>(prompt[bad]), bad));
 }
 
+Result<std::string> ReadPrompt(const RunFlags& flags) {
+  if (flags.has_prompt && !flags.prompt_file.empty()) {
+    return InvalidArgument("--prompt and --prompt-file exclude each other");
+  }
+  if (flags.has_prompt) return flags.prompt;
+  if (!flags.prompt_file.empty()) return ReadFile(flags.prompt_file);
+  if (StdinIsTerminal()) {
+    return InvalidArgument("there is no prompt; pass -p \"...\", --prompt-file FILE, or text on "
+                           "stdin, or chat with --chat");
+  }
+  return ReadStdin();
+}
+
+// What can be refused before a model is read.
+Status CheckFlags(const RunFlags& flags) {
+  TQ_RETURN_IF_ERROR(flags.sampling.Validate());
+  if (flags.max_tokens < 1) {
+    return InvalidArgument("--max-tokens ", flags.max_tokens, " is below 1");
+  }
+  return CheckKvName(flags.kv.kv);
+}
+
 // One session from the first prompt to the last answer.
 class Runner {
  public:
-  Runner(const RunFlags& flags, LoadedModel loaded) : flags_(flags), loaded_(std::move(loaded)) {}
+  // Without a prompt: talks with whoever sits at the terminal.
+  Runner(const RunFlags& flags, LoadedModel loaded, std::optional<std::string> prompt)
+      : flags_(flags), loaded_(std::move(loaded)), prompt_(std::move(prompt)) {}
 
   Result<int> Run() {
-    TQ_RETURN_IF_ERROR(flags_.sampling.Validate());
-    if (flags_.max_tokens < 1) {
-      return InvalidArgument("--max-tokens ", flags_.max_tokens, " is below 1");
-    }
     TQ_ASSIGN_OR_RETURN(context_, ContextLen(flags_.context, loaded_.model->arch().context_len,
                                              flags_.output));
     TQ_ASSIGN_OR_RETURN(choice_, ChooseKv(loaded_.ForKv(), flags_.kv, context_));
@@ -85,24 +106,7 @@ class Runner {
   }
 
  private:
-  Result<std::string> PromptFromFlags() const {
-    if (flags_.has_prompt && !flags_.prompt_file.empty()) {
-      return InvalidArgument("--prompt and --prompt-file exclude each other");
-    }
-    if (flags_.has_prompt) return flags_.prompt;
-    if (!flags_.prompt_file.empty()) return ReadFile(flags_.prompt_file);
-    if (StdinIsTerminal()) {
-      return InvalidArgument("there is no prompt; pass -p \"...\", --prompt-file FILE, or text on "
-                             "stdin, or chat with --chat");
-    }
-    return ReadStdin();
-  }
-
-  Status Complete() {
-    TQ_ASSIGN_OR_RETURN(const std::string prompt, PromptFromFlags());
-    TQ_RETURN_IF_ERROR(CheckPrompt(prompt));
-    return Answer(loaded_.tokenizer->Encode(prompt));
-  }
+  Status Complete() { return Answer(loaded_.tokenizer->Encode(*prompt_)); }
 
   Status Chat() {
     const std::string& source = loaded_.tokenizer->chat_template();
@@ -110,13 +114,12 @@ class Runner {
       return InvalidArgument("'", loaded_.path, "' has no chat template; run without --chat");
     }
     TQ_ASSIGN_OR_RETURN(const ChatTemplate chat_template, ChatTemplate::Parse(source));
-    const bool single = flags_.has_prompt || !flags_.prompt_file.empty() || !StdinIsTerminal();
-    if (!single) PrintNote(flags_.output, "Ctrl-D or Ctrl-C ends the chat.");
+    if (!prompt_) PrintNote(flags_.output, "Ctrl-D or Ctrl-C ends the chat.");
     std::vector<ChatMessage> messages;
     for (;;) {
       std::string text;
-      if (single) {
-        TQ_ASSIGN_OR_RETURN(text, PromptFromFlags());
+      if (prompt_) {
+        text = *prompt_;
       } else {
         std::fputs("\n> ", stderr);
         if (!std::getline(std::cin, text)) {
@@ -127,7 +130,6 @@ class Runner {
       }
       const Status checked = CheckPrompt(text);
       if (!checked.ok()) {
-        if (single) return checked;
         PrintError("tq run", checked.message());
         continue;
       }
@@ -139,7 +141,7 @@ class Runner {
                                                special(tokenizer.eos())));
       const size_t text_start = text_.size();
       TQ_RETURN_IF_ERROR(Answer(tokenizer.Encode(rendered)));
-      if (single || InterruptFlag().load()) return OkStatus();
+      if (prompt_ || InterruptFlag().load()) return OkStatus();
       messages.push_back({"assistant", text_.substr(text_start)});
       if (finish_reason_ == FinishReason::kContext) {
         PrintNote(flags_.output, "The context is full: the chat ends here.");
@@ -247,6 +249,7 @@ class Runner {
 
   const RunFlags& flags_;
   LoadedModel loaded_;
+  std::optional<std::string> prompt_;
   KvChoice choice_;
   int64_t context_ = 0;
   std::unique_ptr<Session> session_;  // after loaded_: goes first
@@ -265,7 +268,7 @@ Command AddRun(CLI::App& app) {
   auto flags = std::make_shared<RunFlags>();
   flags->model.Add(command);
   command->add_option("-p,--prompt", flags->prompt, "The text to go on from");
-  command->add_option("--prompt-file", flags->prompt_file, "The same from a file");
+  command->add_option("--prompt-file", flags->prompt_file, "The same from a file")->type_name("FILE");
   command->add_flag("--chat", flags->chat,
                     "Use the model's chat template; without -p on a terminal: talk with it");
   flags->kv.Add(command);
@@ -273,8 +276,8 @@ Command AddRun(CLI::App& app) {
                       "Most tokens of prompt and answer; 0 = what the model was trained for");
   command->add_option("--max-tokens", flags->max_tokens, "Most tokens of an answer");
   command->add_option("--stop", flags->stop, "Text that ends the answer; may be repeated")
-      ->take_all()
-      ->allow_extra_args(false);
+      ->allow_extra_args(false)
+      ->default_str("");
   SamplingParams& s = flags->sampling;
   command->add_option("--temperature", s.temperature, "0 = always the most probable token");
   command->add_option("--top-k", s.top_k, "Sample from the k most probable tokens; 0 = all");
@@ -287,8 +290,15 @@ Command AddRun(CLI::App& app) {
   flags->output.Add(command);
   return {"run", [flags, command]() -> Result<int> {
             flags->has_prompt = command->count("--prompt") > 0;
+            TQ_RETURN_IF_ERROR(CheckFlags(*flags));
+            std::optional<std::string> prompt;
+            const bool given = flags->has_prompt || !flags->prompt_file.empty();
+            if (!flags->chat || given || !StdinIsTerminal()) {
+              TQ_ASSIGN_OR_RETURN(prompt, ReadPrompt(*flags));
+              TQ_RETURN_IF_ERROR(CheckPrompt(*prompt));
+            }
             TQ_ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(flags->model, flags->output));
-            return Runner(*flags, std::move(loaded)).Run();
+            return Runner(*flags, std::move(loaded), std::move(prompt)).Run();
           }};
 }
 
