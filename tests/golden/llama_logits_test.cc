@@ -141,6 +141,8 @@ TEST_F(LlamaLogits, GreedyContinuationsAreEqual) {
     if (i < greedy.size())
       differences += prompt.at("name").get<std::string>() + " at token " + std::to_string(i) + "; ";
   }
+  std::printf("greedy continuations equal: %d of %d; differ: %s\n", equal, compared,
+              differences.empty() ? "none" : differences.c_str());
   ASSERT_GE(compared, 10);
   EXPECT_GE(equal * 10, compared * 8) << "of " << compared << "; differ: " << differences;
 }
