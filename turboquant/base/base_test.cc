@@ -255,6 +255,14 @@ TEST_F(FileTest, FullDiskLeavesTheOldFile) {
   EXPECT_EQ(NumFiles(), 1u);
 }
 
+TEST_F(FileTest, LinksStayAndTheirTargetsAreReplaced) {
+  ASSERT_TRUE(WriteFileAtomic(Path("target"), "old").ok());
+  ASSERT_EQ(::symlink(Path("target").c_str(), Path("link").c_str()), 0);
+  ASSERT_TRUE(WriteFileAtomic(Path("link"), "new").ok());
+  EXPECT_TRUE(fs::is_symlink(Path("link")));
+  EXPECT_EQ(*ReadFile(Path("target")), "new");
+}
+
 TEST_F(FileTest, DevicesAreWrittenInPlace) {
   EXPECT_TRUE(WriteFileAtomic("/dev/null", "gone").ok());
   EXPECT_EQ(WriteFileAtomic("/dev/full", "x").code(), StatusCode::kResourceExhausted);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 namespace tq {
@@ -68,7 +69,13 @@ Result<std::string> ReadFile(const std::string& path) {
   }
 }
 
-Status WriteFileAtomic(const std::string& path, std::string_view contents) {
+Status WriteFileAtomic(const std::string& asked, std::string_view contents) {
+  // A link (a shared file, /dev/stdout) stays; what it points to is replaced.
+  std::string path = asked;
+  if (char* target = ::realpath(asked.c_str(), nullptr)) {
+    path = target;
+    std::free(target);
+  }
   // A device or a pipe is written to directly: renaming over it would replace it by a file.
   struct stat st {};
   const bool special = ::stat(path.c_str(), &st) == 0 && !S_ISREG(st.st_mode);

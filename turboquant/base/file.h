@@ -12,8 +12,8 @@ namespace tq {
 Result<std::string> ReadFile(const std::string& path);
 
 // Writes to a temporary name in the same folder, flushes, renames. On any error (no rights, disk
-// full) nothing remains and an existing file at `path` keeps its contents. A device or a pipe is
-// written to directly.
+// full) nothing remains and an existing file at `path` keeps its contents. A link stays and its
+// target is replaced; a device or a pipe is written to directly.
 Status WriteFileAtomic(const std::string& path, std::string_view contents);
 
 // Makes one folder; one that exists already is fine.
