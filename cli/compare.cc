@@ -103,7 +103,11 @@ std::string TextReport(const CompareResult& r) {
   out += fmt::format("Question: \"{}\"\n", OneLine(r.document.question));
   TextTable answers({"format", "answer"}, {0, 1});
   for (const CompareRow& row : r.rows) answers.Add({row.name, OneLine(row.answer)});
-  return out + answers.ToString();
+  out += answers.ToString();
+  if (!AnswersAreInformative(r)) {
+    out += "The plain cache misses the detail too: here the answers say nothing about the formats.\n";
+  }
+  return out;
 }
 
 std::string CommandLine(const CompareFlags& flags, const std::string& kv) {

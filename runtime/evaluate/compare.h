@@ -82,6 +82,9 @@ Result<CompareResult> Compare(Model& model, const Tokenizer& tokenizer, Document
 // Sets on_pareto_front over (bits_per_value, mean KL).
 void MarkParetoFront(std::vector<CompareRow>* rows);
 
+// False when the plain cache misses the detail: then the answers say nothing about the formats.
+bool AnswersAreInformative(const CompareResult& result);
+
 // The kernels of a cache's formats, each once.
 std::string KernelNames(const CacheConfig& config);
 

@@ -8,9 +8,9 @@
 namespace tq {
 namespace {
 
-constexpr char kDetail[] = "The special magic number for the city of Antioch is 7421.";
-constexpr char kQuestion[] = "The special magic number for the city of Antioch is";
-constexpr char kExpected[] = "7421";
+constexpr char kDetail[] = "The special magic number for the city of Chicago is 583.";
+constexpr char kQuestion[] = "The special magic number for the city of Chicago is";
+constexpr char kExpected[] = "583";
 constexpr size_t kLongLine = 400;      // bytes after which a line may be cut at a space
 constexpr size_t kMaxBytesPerToken = 16;
 constexpr int64_t kMinTextTokens = 64;

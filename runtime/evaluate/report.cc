@@ -206,6 +206,10 @@ std::string RenderReport(const CompareResult& result, const Provenance& provenan
                              EscapeHtml(result.floor_name), result.floor.mean)},
        {"question", Question(result)},
        {"answers", Answers(result)},
+       {"verdict", AnswersAreInformative(result)
+                       ? ""
+                       : "<p class=\"note\">The plain cache misses the detail too: here the answers "
+                         "say nothing about the formats.</p>"},
        {"provenance", ProvenanceList(result, provenance)},
        {"chart_js", std::string(kChartJs)},
        {"data", ChartData(result)}});

@@ -26,6 +26,7 @@ Json RowJson(const CompareResult& result, const CompareRow& row) {
     j["answers"]["expected"] = result.document.expected;
     j["answers"]["f16_is_right"] = result.plain.answer_is_right;
     j["answers"]["quantized_is_right"] = row.answer_is_right;
+    j["answers"]["informative"] = AnswersAreInformative(result);
   }
   j["by_position"] = Json::array();
   for (const PositionBucket& b : row.by_position) {
