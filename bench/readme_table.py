@@ -56,9 +56,23 @@ def peer_table(result):
     return lines
 
 
+def quality_table(result):
+    lines = [f"KL to the f16 cache over {result['windows']} windows of {result['context']:,} tokens of "
+             f"each text, all positions (`{result['command']}`; {result['isa']}):", "",
+             "| text | cache | bits per value | KL mean | KL 99 % | same top | perplexity ratio |",
+             "|---|---|---|---|---|---|---|"]
+    for row in result["results"]:
+        kld = row["kld"]
+        lines.append(f"| {row['text']} | {row['format']} | {row['bits_per_value']:.2f} "
+                     f"| {kld['mean']:.4f} ± {kld['mean_stderr']:.4f} | {kld['p99']:.3f} "
+                     f"| {100 * row['same_top']:.1f} % | {row['ppl']['ratio']:.4f} |")
+    return lines
+
+
 def main():
     lines = []
-    for name, table in (("compare.json", formats_table), ("llama_cpp.json", peer_table)):
+    for name, table in (("compare.json", formats_table), ("quality.json", quality_table),
+                        ("llama_cpp.json", peer_table)):
         if (RESULTS / name).exists():
             result = json.loads((RESULTS / name).read_text(encoding="utf-8"))
             lines += [*table(result), ""]
