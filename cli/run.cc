@@ -173,8 +173,8 @@ class Runner {
       const Status status = session_->Prefill(fresh, {}, progress.sink(), &InterruptFlag());
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
       prefill_seconds_ += took.count();
+      prompt_tokens_ += session_->length() - static_cast<int64_t>(keep);  // fewer after Ctrl-C
       TQ_RETURN_IF_ERROR(status);
-      prompt_tokens_ += static_cast<int64_t>(fresh.size());
     }
     GenerateOptions options;
     options.max_tokens = flags_.max_tokens;
