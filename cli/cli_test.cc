@@ -84,8 +84,7 @@ TEST(ChooseKv, WindowFlagsAndTheirRounding) {
   EXPECT_EQ(choice->config.recent_len, 100);
   EXPECT_EQ(choice->config.sink_len, 0);
   ASSERT_EQ(choice->notes.size(), 1u);
-  EXPECT_EQ(choice->notes[0],
-            "--recent-len 100: rounded up to 128, whole blocks of 64 tokens");
+  EXPECT_EQ(choice->notes[0], "--recent-len 100: rounded up to 128, whole blocks of 64 tokens");
 }
 
 TEST(Pins, LayersRangesAndHeads) {

@@ -94,7 +94,8 @@ void ModelFlags::Add(CLI::App* app) {
 Result<std::string> ModelFlags::Path() const {
   if (!model.empty()) return model;
   const std::string folder = DataFolder();
-  const char* advice = "; name one with --model FILE.gguf, or run ./quickstart to fetch a small one";
+  const char* advice =
+      "; name one with --model FILE.gguf, or run ./quickstart to fetch a small one";
   if (folder.empty()) return NotFound("no model was named and there is no .cache folder", advice);
   const std::vector<std::string> found = GgufFilesIn(folder);
   if (found.empty()) return NotFound("no model was named and '", folder, "' has none", advice);
@@ -184,7 +185,9 @@ void ProgressBar::Clear() {
   last_text_.clear();
 }
 
-const std::atomic<bool>& InterruptFlag() { return g_interrupted; }
+const std::atomic<bool>& InterruptFlag() {
+  return g_interrupted;
+}
 
 void InstallInterruptHandler() {
   struct sigaction action {};
@@ -203,7 +206,9 @@ std::string FormatCount(int64_t n) {
   return digits;
 }
 
-std::string FormatRatio(double ratio) { return ratio > 0 ? fmt::format("{:.2f}x", ratio) : "-"; }
+std::string FormatRatio(double ratio) {
+  return ratio > 0 ? fmt::format("{:.2f}x", ratio) : "-";
+}
 
 std::string MachineName() {
   std::ifstream in("/proc/cpuinfo");
@@ -248,6 +253,8 @@ std::vector<std::string> SplitList(std::string_view list, char separator) {
   }
 }
 
-const char* Version() { return TQ_VERSION; }
+const char* Version() {
+  return TQ_VERSION;
+}
 
 }  // namespace tq::cli

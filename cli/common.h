@@ -2,7 +2,6 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -19,9 +18,9 @@ namespace tq::cli {
 
 enum ExitCode {
   kDone = 0,
-  kCheckFailed = 1,   // the check that was asked for failed
-  kBadUse = 2,        // flags or input
-  kEnvironment = 3,   // memory, disk, rights, device
+  kCheckFailed = 1,  // the check that was asked for failed
+  kBadUse = 2,       // flags or input
+  kEnvironment = 3,  // memory, disk, rights, device
   kInterrupted = 130,
 };
 int ExitCodeOf(const Status& status);
@@ -89,12 +88,12 @@ const std::atomic<bool>& InterruptFlag();
 void InstallInterruptHandler();
 
 // --- Numbers as text --------------------------------------------------------------------------
-std::string FormatMiB(size_t bytes);        // "12.34 MiB"
-std::string FormatCount(int64_t n);         // "131,072"
-std::string FormatRatio(double ratio);      // "5.97x"; "-" for zero
+std::string FormatMiB(size_t bytes);    // "12.34 MiB"
+std::string FormatCount(int64_t n);     // "131,072"
+std::string FormatRatio(double ratio);  // "5.97x"; "-" for zero
 
 // --- Surroundings -----------------------------------------------------------------------------
-std::string MachineName();                  // the processor, from the operating system
+std::string MachineName();  // the processor, from the operating system
 size_t PeakRssBytes();
 // What prevents a file from being written there, before hours of work go into it.
 Status CheckWritable(const std::string& path);

@@ -1,4 +1,6 @@
 // tq compare: one long document through the plain cache and through quantized ones.
+#include "runtime/evaluate/compare.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +13,6 @@
 #include "cli/kv_choice.h"
 #include "cli/loaded_model.h"
 #include "cli/table.h"
-#include "runtime/evaluate/compare.h"
 #include "runtime/evaluate/report.h"
 #include "runtime/evaluate/results_json.h"
 #include "turboquant/base/file.h"
@@ -56,9 +57,8 @@ std::string OneLine(const std::string& text) {
 }
 
 std::string TextReport(const CompareResult& r) {
-  std::string out = fmt::format(
-      "{} tokens of {} through each cache of {}, side by side\n\n", FormatCount(r.tokens),
-      r.document.name, r.model_name);
+  std::string out = fmt::format("{} tokens of {} through each cache of {}, side by side\n\n",
+                                FormatCount(r.tokens), r.document.name, r.model_name);
   TextTable table({"format", "cache\nMiB", "ratio\nhere", "ratio at\n131,072", "bits per\nvalue",
                    "scales", "ms per\ntoken", "KL mean", "KL 99 %", "KL mean\n>= 1,024 q.",
                    "same top", "ppl", "Pareto", "answer"});
@@ -85,16 +85,18 @@ std::string TextReport(const CompareResult& r) {
     table.Add(std::move(cells));
   }
   out += table.ToString();
-  out += fmt::format("\nKL in nats to the f16 cache over {} positions", FormatCount(r.floor.positions));
-  const auto widest = std::max_element(r.rows.begin(), r.rows.end(), [](const auto& a, const auto& b) {
-    return a.behind.positions < b.behind.positions;
-  });
+  out += fmt::format("\nKL in nats to the f16 cache over {} positions",
+                     FormatCount(r.floor.positions));
+  const auto widest = std::max_element(
+      r.rows.begin(), r.rows.end(),
+      [](const auto& a, const auto& b) { return a.behind.positions < b.behind.positions; });
   if (widest != r.rows.end() && widest->behind.positions > 0) {
     out += fmt::format(", {} of them with >= {} quantized tokens behind",
                        FormatCount(widest->behind.positions), FormatCount(CompareResult::kBehind));
   }
   out += fmt::format(". Noise floor ({}): {:.6f}.\n", r.floor_name, r.floor.mean);
-  out += "Scales: share of a sealed block. Pareto *: no row has both fewer bits and a smaller KL.\n";
+  out +=
+      "Scales: share of a sealed block. Pareto *: no row has both fewer bits and a smaller KL.\n";
   if (!r.document.detail.empty()) {
     out += fmt::format("\nPlanted at 40 % of the text: \"{}\"\n", r.document.detail);
   } else {
@@ -105,7 +107,8 @@ std::string TextReport(const CompareResult& r) {
   for (const CompareRow& row : r.rows) answers.Add({row.name, OneLine(row.answer)});
   out += answers.ToString();
   if (!AnswersAreInformative(r)) {
-    out += "The plain cache misses the detail too: here the answers say nothing about the formats.\n";
+    out +=
+        "The plain cache misses the detail too: here the answers say nothing about the formats.\n";
   }
   return out;
 }
@@ -182,8 +185,8 @@ Result<int> RunCompare(const CompareFlags& flags) {
 
   ProgressBar progress(flags.output.quiet);
   options.progress = progress.sink();
-  TQ_ASSIGN_OR_RETURN(const CompareResult result, Compare(*loaded.model, *loaded.tokenizer,
-                                                          std::move(document), options));
+  TQ_ASSIGN_OR_RETURN(const CompareResult result,
+                      Compare(*loaded.model, *loaded.tokenizer, std::move(document), options));
   progress.Clear();
 
   if (!flags.report.empty()) {
@@ -224,8 +227,9 @@ Command AddCompare(CLI::App& app) {
   command->add_option("--pin", flags->kv.pin,
                       "Other formats for some layers or layer:head, \"1,10=k8v4;3:0=k4v4\"");
   flags->kv.AddWindow(command);
-  command->add_option("--data", flags->data,
-                      "A text or code file to read (default: the fetched Bible)")
+  command
+      ->add_option("--data", flags->data,
+                   "A text or code file to read (default: the fetched Bible)")
       ->type_name("FILE");
   command->add_option("--question", flags->question,
                       "End the document with this instead of planting a detail and asking for it");

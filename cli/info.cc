@@ -24,8 +24,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kPresets[] = {"f16",  "k8v8", "k8v4", "k4v4",
-                                    "k4v2", "k3v3", "k3v2", "k2v2"};
+constexpr const char* kPresets[] = {"f16", "k8v8", "k8v4", "k4v4", "k4v2", "k3v3", "k3v2", "k2v2"};
 constexpr int64_t kContexts[] = {2048, 8192, 32768, 131072};
 
 struct InfoFlags {
@@ -87,8 +86,7 @@ Result<int> MachineInfo(const InfoFlags& flags) {
   PrintOut(fmt::format("data folder:      {}\n\n",
                        folder.empty() ? "none; ./quickstart makes one" : folder));
   PrintOut("Formats of K and V, in any pair k<a>v<b>:\n" + formats.ToString());
-  PrintOut("\nPresets for --kv (everything counted but the recent window):\n" +
-           presets.ToString());
+  PrintOut("\nPresets for --kv (everything counted but the recent window):\n" + presets.ToString());
   return kDone;
 }
 
@@ -118,7 +116,8 @@ Result<int> ModelInfo(const InfoFlags& flags) {
   const Architecture& a = loaded.model->arch();
   size_t weight_bytes = 0;
   const std::string types = WeightTypes(loaded.model->file(), &weight_bytes);
-  TQ_ASSIGN_OR_RETURN(const int64_t context, ContextLen(flags.context, a.context_len, flags.output));
+  TQ_ASSIGN_OR_RETURN(const int64_t context,
+                      ContextLen(flags.context, a.context_len, flags.output));
   const KvModel model = loaded.ForKv();
   TQ_ASSIGN_OR_RETURN(const KvChoice choice, ChooseKv(model, flags.kv, context));
   const bool has_bias = !loaded.model->KBias().empty();
@@ -189,8 +188,9 @@ Result<int> ModelInfo(const InfoFlags& flags) {
     return kDone;
   }
   PrintOut(fmt::format("{}: {}, {}\n", loaded.path, a.model_name, a.name));
-  PrintOut(fmt::format("layers:    {}, all with full attention; {} query heads on {} KV heads of {}\n",
-                       a.num_layers, a.num_q_heads, a.num_kv_heads, a.head_dim));
+  PrintOut(
+      fmt::format("layers:    {}, all with full attention; {} query heads on {} KV heads of {}\n",
+                  a.num_layers, a.num_q_heads, a.num_kv_heads, a.head_dim));
   PrintOut(fmt::format("width:     {}, feed-forward {}, vocabulary {}\n", a.hidden_dim, a.ffn_dim,
                        FormatCount(a.vocab_size)));
   PrintOut(fmt::format("trained:   contexts of {} tokens, RoPE base {:.0f}\n",
@@ -257,8 +257,9 @@ Command AddInfo(CLI::App& app) {
   CLI::App* command = AddCommand(app, "info", "What there is: this machine, a model or a profile",
                                  "tq info && tq info model.gguf --kv k3v2 --pin \"1,10=k8v4\"");
   auto flags = std::make_shared<InfoFlags>();
-  command->add_option("model,--model", flags->subject,
-                      "A GGUF file or a .tqprofile folder; nothing: this machine")
+  command
+      ->add_option("model,--model", flags->subject,
+                   "A GGUF file or a .tqprofile folder; nothing: this machine")
       ->type_name("FILE");
   flags->kv.Add(command);
   command->add_option("--context", flags->context,

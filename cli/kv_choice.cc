@@ -17,7 +17,8 @@
 namespace tq::cli {
 namespace {
 
-constexpr char kPinForm[] = "; a pin is LAYERS[:HEADS]=PRESET, e.g. \"1,10=k8v4;3:0=k4v4;20-29=k3v2\"";
+constexpr char kPinForm[] =
+    "; a pin is LAYERS[:HEADS]=PRESET, e.g. \"1,10=k8v4;3:0=k4v4;20-29=k3v2\"";
 
 bool IsProfilePath(const std::string& kv) {
   return IsDirectory(kv) || std::filesystem::path(kv).extension() == ".tqprofile" ||
@@ -41,8 +42,8 @@ Status ApplyWindow(const KvFlags& flags, KvChoice* choice) {
     }
     *target = *value;
     if (*value % kPageLen != 0) {
-      choice->notes.push_back(fmt::format("{} {}: rounded up to {}, whole blocks of {} tokens", flag,
-                                          *value, RoundUp(*value, kPageLen), kPageLen));
+      choice->notes.push_back(fmt::format("{} {}: rounded up to {}, whole blocks of {} tokens",
+                                          flag, *value, RoundUp(*value, kPageLen), kPageLen));
     }
     return OkStatus();
   };
@@ -83,12 +84,12 @@ Status ApplyPin(const std::string& pin, KvChoice* choice) {
   const HeadFormat format = WithCenterOf(*parsed, config);
   for (const std::string& target : SplitList(pin.substr(0, equals), ',')) {
     const size_t colon = target.find(':');
-    TQ_ASSIGN_OR_RETURN(const Range layers, ParseRange(target.substr(0, colon), "layer",
-                                                       config.num_layers, pin));
+    TQ_ASSIGN_OR_RETURN(const Range layers,
+                        ParseRange(target.substr(0, colon), "layer", config.num_layers, pin));
     Range heads{0, config.num_kv_heads - 1};
     if (colon != std::string::npos) {
-      TQ_ASSIGN_OR_RETURN(heads, ParseRange(target.substr(colon + 1), "KV head",
-                                            config.num_kv_heads, pin));
+      TQ_ASSIGN_OR_RETURN(
+          heads, ParseRange(target.substr(colon + 1), "KV head", config.num_kv_heads, pin));
     }
     for (int layer = layers.first; layer <= layers.last; ++layer) {
       for (int head = heads.first; head <= heads.last; ++head) {
@@ -112,8 +113,8 @@ Result<KvChoice> FromProfile(const KvModel& model, const std::string& path, cons
   choice.config = model.base;
   const bool hashed = profile.model.weights_hash.has_value() && model.weights_hash != nullptr;
   std::string note;
-  const Status applied = profile.Apply(model.structure_hash, hashed ? model.weights_hash() : 0,
-                                       &choice.config, &note);
+  const Status applied =
+      profile.Apply(model.structure_hash, hashed ? model.weights_hash() : 0, &choice.config, &note);
   if (!applied.ok()) return applied.WithContext("'" + path + "'");
   choice.reasons.assign(choice.config.formats.size(), choice.name);
   choice.notes.push_back(fmt::format("kv: {} ({}): {}", choice.name, how, profile.Describe()));
@@ -149,9 +150,11 @@ std::string FormatName(const HeadFormat& f) {
 }  // namespace
 
 void KvFlags::Add(CLI::App* app) {
-  app->add_option("--kv", kv,
-                  "Format of the cache: f16, k8v4, k4v4, k3v2, any k<a>v<b>, a profile folder, or auto");
-  app->add_option("--pin", pin, "Other formats for some layers or layer:head, \"1,10=k8v4;3:0=k4v4\"")
+  app->add_option(
+      "--kv", kv,
+      "Format of the cache: f16, k8v4, k4v4, k3v2, any k<a>v<b>, a profile folder, or auto");
+  app->add_option("--pin", pin,
+                  "Other formats for some layers or layer:head, \"1,10=k8v4;3:0=k4v4\"")
       ->capture_default_str();
   AddWindow(app);
 }

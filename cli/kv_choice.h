@@ -3,7 +3,6 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -16,8 +15,8 @@
 namespace tq::cli {
 
 struct KvFlags {
-  std::string kv = "auto";  // preset, profile folder or auto
-  std::string pin;          // "1,10=k8v4;3:0=k4v4"
+  std::string kv = "auto";                  // preset, profile folder or auto
+  std::string pin;                          // "1,10=k8v4;3:0=k4v4"
   std::optional<int> recent_len, sink_len;  // none: the profile's or the default
   void Add(CLI::App* app);
   void AddWindow(CLI::App* app);  // --recent-len and --sink-len only
@@ -25,14 +24,14 @@ struct KvFlags {
 
 // The model that a cache is for.
 struct KvModel {
-  CacheConfig base;             // Model::MakeCacheConfig()
-  std::string path;             // NAME.gguf; its profile is NAME.tqprofile
+  CacheConfig base;  // Model::MakeCacheConfig()
+  std::string path;  // NAME.gguf; its profile is NAME.tqprofile
   uint64_t structure_hash = 0;
   std::function<uint64_t()> weights_hash;  // reads all weights; only asked when a profile has one
 };
 
 struct KvChoice {
-  std::string name;                  // "k8v4", "NAME.tqprofile", "k3v2 + pins"
+  std::string name;  // "k8v4", "NAME.tqprofile", "k3v2 + pins"
   CacheConfig config;
   std::vector<std::string> reasons;  // [layers * heads]: "--kv k8v4", "--pin 1,10=k8v4"
   std::vector<std::string> notes;    // for stderr

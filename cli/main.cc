@@ -1,7 +1,6 @@
 // The program: flags, choice of the command, and the one place where an error becomes an exit code
 // and a line.
 #include <CLI/CLI.hpp>
-
 #include <algorithm>
 #include <cstdio>
 #include <exception>

@@ -42,7 +42,9 @@ double PerSecond(int64_t tokens, double seconds) {
   return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
 }
 
-bool StdinIsTerminal() { return ::isatty(STDIN_FILENO) != 0; }
+bool StdinIsTerminal() {
+  return ::isatty(STDIN_FILENO) != 0;
+}
 
 std::string ReadStdin() {
   return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
@@ -52,9 +54,9 @@ Status CheckPrompt(const std::string& prompt) {
   if (prompt.empty()) return InvalidArgument("the prompt is empty; pass text with -p");
   const size_t bad = ValidUtf8Prefix(prompt);
   if (bad == prompt.size()) return OkStatus();
-  return InvalidArgument(fmt::format(
-      "the prompt is not UTF-8 (byte 0x{:02X} at offset {}); convert it with iconv",
-      static_cast<unsigned char>(prompt[bad]), bad));
+  return InvalidArgument(
+      fmt::format("the prompt is not UTF-8 (byte 0x{:02X} at offset {}); convert it with iconv",
+                  static_cast<unsigned char>(prompt[bad]), bad));
 }
 
 Result<std::string> ReadPrompt(const RunFlags& flags) {
@@ -64,8 +66,9 @@ Result<std::string> ReadPrompt(const RunFlags& flags) {
   if (flags.has_prompt) return flags.prompt;
   if (!flags.prompt_file.empty()) return ReadFile(flags.prompt_file);
   if (StdinIsTerminal()) {
-    return InvalidArgument("there is no prompt; pass -p \"...\", --prompt-file FILE, or text on "
-                           "stdin, or chat with --chat");
+    return InvalidArgument(
+        "there is no prompt; pass -p \"...\", --prompt-file FILE, or text on "
+        "stdin, or chat with --chat");
   }
   return ReadStdin();
 }
@@ -87,8 +90,8 @@ class Runner {
       : flags_(flags), loaded_(std::move(loaded)), prompt_(std::move(prompt)) {}
 
   Result<int> Run() {
-    TQ_ASSIGN_OR_RETURN(context_, ContextLen(flags_.context, loaded_.model->arch().context_len,
-                                             flags_.output));
+    TQ_ASSIGN_OR_RETURN(
+        context_, ContextLen(flags_.context, loaded_.model->arch().context_len, flags_.output));
     TQ_ASSIGN_OR_RETURN(choice_, ChooseKv(loaded_.ForKv(), flags_.kv, context_));
     for (const std::string& note : choice_.notes) PrintNote(flags_.output, note);
     if (flags_.explain) {
@@ -136,9 +139,9 @@ class Runner {
       messages.push_back({"user", text});
       const Tokenizer& tokenizer = *loaded_.tokenizer;
       const auto special = [&](TokenId id) { return id < 0 ? "" : tokenizer.TokenBytes(id); };
-      TQ_ASSIGN_OR_RETURN(const std::string rendered,
-                          chat_template.Render(messages, true, special(tokenizer.bos()),
-                                               special(tokenizer.eos())));
+      TQ_ASSIGN_OR_RETURN(
+          const std::string rendered,
+          chat_template.Render(messages, true, special(tokenizer.bos()), special(tokenizer.eos())));
       const size_t text_start = text_.size();
       TQ_RETURN_IF_ERROR(Answer(tokenizer.Encode(rendered)));
       if (prompt_ || InterruptFlag().load()) return OkStatus();
@@ -154,7 +157,8 @@ class Runner {
   Status Answer(const std::vector<TokenId>& tokens) {
     if (static_cast<int64_t>(tokens.size()) >= context_) {
       return InvalidArgument("the prompt has ", tokens.size(), " tokens and the context is ",
-                             context_, ": there is no room for an answer; raise --context or "
+                             context_,
+                             ": there is no room for an answer; raise --context or "
                              "shorten the prompt");
     }
     size_t keep = 0;
@@ -201,25 +205,24 @@ class Runner {
   void PrintTimings() {
     const CacheBytes bytes = session_->cache().Bytes();
     const size_t f16 = session_->cache().F16Bytes();
-    const double ratio = bytes.total() == 0 ? 0 : static_cast<double>(f16) /
-                                                      static_cast<double>(bytes.total());
+    const double ratio =
+        bytes.total() == 0 ? 0 : static_cast<double>(f16) / static_cast<double>(bytes.total());
     const OutputFlags& o = flags_.output;
     if (flags_.output.quiet) return;
     PrintNote(o, "");
     PrintNote(o, fmt::format("prefill: {} tokens, {:.1f} tokens/s", FormatCount(prompt_tokens_),
                              PerSecond(prompt_tokens_, prefill_seconds_)));
-    PrintNote(o, fmt::format("decode:  {} tokens, {:.1f} tokens/s ({})",
-                             FormatCount(generated_tokens_),
-                             PerSecond(decode_steps_, decode_seconds_),
-                             FinishReasonName(finish_reason_)));
+    PrintNote(o, fmt::format(
+                     "decode:  {} tokens, {:.1f} tokens/s ({})", FormatCount(generated_tokens_),
+                     PerSecond(decode_steps_, decode_seconds_), FinishReasonName(finish_reason_)));
     PrintNote(o, fmt::format("cache:   {} for {} tokens ({}): payload {}, scales {}, window {}; "
                              "f16 would take {}, ratio {}",
                              FormatMiB(bytes.total()), FormatCount(session_->length()),
                              choice_.name, FormatMiB(bytes.payload), FormatMiB(bytes.scales),
                              FormatMiB(bytes.window), FormatMiB(f16), FormatRatio(ratio)));
-    PrintNote(o, fmt::format("kernel:  {}; {} threads, {}; peak memory {}",
-                             KernelNames(choice_.config),
-                             loaded_.pool->num_threads(), CurrentIsa(), FormatMiB(PeakRssBytes())));
+    PrintNote(
+        o, fmt::format("kernel:  {}; {} threads, {}; peak memory {}", KernelNames(choice_.config),
+                       loaded_.pool->num_threads(), CurrentIsa(), FormatMiB(PeakRssBytes())));
     const WriteCounters counters = session_->cache().counters();
     if (counters.nonfinite_values + counters.clamped_values > 0) {
       PrintNote(o, fmt::format("cache:   {} values were NaN or infinite and stored as 0, {} were "
@@ -263,12 +266,14 @@ class Runner {
 }  // namespace
 
 Command AddRun(CLI::App& app) {
-  CLI::App* command = AddCommand(app, "run", "Complete a prompt or chat over a quantized cache",
-                                 "tq run -p \"The capital of France is\" --kv k4v4 --max-tokens 32");
+  CLI::App* command =
+      AddCommand(app, "run", "Complete a prompt or chat over a quantized cache",
+                 "tq run -p \"The capital of France is\" --kv k4v4 --max-tokens 32");
   auto flags = std::make_shared<RunFlags>();
   flags->model.Add(command);
   command->add_option("-p,--prompt", flags->prompt, "The text to go on from");
-  command->add_option("--prompt-file", flags->prompt_file, "The same from a file")->type_name("FILE");
+  command->add_option("--prompt-file", flags->prompt_file, "The same from a file")
+      ->type_name("FILE");
   command->add_flag("--chat", flags->chat,
                     "Use the model's chat template; without -p on a terminal: talk with it");
   flags->kv.Add(command);

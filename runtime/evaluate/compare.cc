@@ -23,7 +23,9 @@ double Median(std::vector<double> values) {
   return 0.5 * (upper + *std::max_element(values.begin(), values.begin() + mid));
 }
 
-bool Cancelled(const std::atomic<bool>* cancel) { return cancel != nullptr && cancel->load(); }
+bool Cancelled(const std::atomic<bool>* cancel) {
+  return cancel != nullptr && cancel->load();
+}
 
 // One cache on its way through the document.
 struct Lane {
@@ -37,7 +39,10 @@ class Comparison {
  public:
   Comparison(Model& model, const Tokenizer& tokenizer, const Document& document,
              const CompareOptions& options)
-      : model_(model), tokenizer_(tokenizer), document_(document), options_(options),
+      : model_(model),
+        tokenizer_(tokenizer),
+        document_(document),
+        options_(options),
         vocab_(static_cast<size_t>(model.arch().vocab_size)) {}
 
   Status Run(CompareResult* result) {
@@ -109,8 +114,8 @@ class Comparison {
         const auto sink = [&](int64_t first_pos, std::span<const float> logits) {
           if (i > 0) return Score(&lanes_[i], first, first_pos, logits);
           std::copy(logits.begin(), logits.end(),
-                    plain_logits_.begin() + static_cast<int64_t>(first_pos - first) *
-                                                static_cast<int64_t>(vocab_));
+                    plain_logits_.begin() +
+                        static_cast<int64_t>(first_pos - first) * static_cast<int64_t>(vocab_));
           return OkStatus();
         };
         TQ_RETURN_IF_ERROR(lanes_[i].session->Prefill(chunk, sink, {}, options_.cancel));
@@ -160,7 +165,8 @@ class Comparison {
       PositionScore score;
       score.position = position;
       score.quantized_behind = QuantizedBehind(lane->session->cache().rule(), position);
-      const Status status = reference_.Compare(logits.subspan(row * vocab_, vocab_), target, &score);
+      const Status status =
+          reference_.Compare(logits.subspan(row * vocab_, vocab_), target, &score);
       if (!status.ok()) {
         return status.WithContext(StrCat(lane->format->name, ", position ", position));
       }
@@ -189,8 +195,7 @@ class Comparison {
     generate.max_tokens = options_.answer_tokens;
     generate.ignore_stop_tokens = true;  // every cache is timed over the same number of steps
     generate.cancel = options_.cancel;
-    TQ_ASSIGN_OR_RETURN(GenerateResult generated,
-                        lane.session->Generate(tokenizer_, generate));
+    TQ_ASSIGN_OR_RETURN(GenerateResult generated, lane.session->Generate(tokenizer_, generate));
     TQ_RETURN_IF_ERROR(Progress(options_.answer_tokens, "answering"));
     std::vector<double> milliseconds;
     for (size_t i = CompareOptions::kWarmupTokens; i < generated.token_seconds.size(); ++i) {
@@ -204,8 +209,8 @@ class Comparison {
                                    [&](TokenId id) { return tokenizer_.IsStop(id); });
     answer.erase(stop, answer.end());
     row.answer = tokenizer_.Decode(answer);
-    row.answer_is_right = !document_.expected.empty() &&
-                          row.answer.find(document_.expected) != std::string::npos;
+    row.answer_is_right =
+        !document_.expected.empty() && row.answer.find(document_.expected) != std::string::npos;
     if (row.is_plain) {
       // The plain cache differs from itself in nothing; only its perplexity needs computing.
       row.all = Summarize(lanes_[1].scores);
@@ -240,7 +245,7 @@ class Comparison {
   const Document& document_;
   const CompareOptions& options_;
   const size_t vocab_;
-  std::vector<Lane> lanes_;  // [0] is the plain cache
+  std::vector<Lane> lanes_;          // [0] is the plain cache
   std::vector<float> plain_logits_;  // [rows of the chunk][vocab]
   ReferenceRow reference_;
   size_t done_ = 0, total_ = 0;
@@ -292,8 +297,9 @@ Result<CompareResult> Compare(Model& model, const Tokenizer& tokenizer, Document
                            CompareOptions::kWarmupTokens + 1, " are needed");
   }
   if (options.plain.name == options.floor.name || options.formats.empty()) {
-    return InvalidArgument("a comparison needs a plain format, another one as the floor, and at "
-                           "least one row");
+    return InvalidArgument(
+        "a comparison needs a plain format, another one as the floor, and at "
+        "least one row");
   }
   CompareResult result;
   result.model_name = model.arch().model_name;

@@ -19,12 +19,12 @@
 namespace tq {
 
 struct CompareFormat {
-  std::string name;    // "k3v2", or the name of a profile
+  std::string name;  // "k3v2", or the name of a profile
   CacheConfig config;
 };
 
 struct CompareOptions {
-  CompareFormat plain;                 // the reference: the f16 cache
+  CompareFormat plain;  // the reference: the f16 cache
   // The noise floor: a format close to lossless, measured even when it is not in `formats`.
   CompareFormat floor;
   std::vector<CompareFormat> formats;  // the rows, in order; plain or floor may be among them
@@ -32,7 +32,7 @@ struct CompareOptions {
   int answer_tokens = 24;              // greedy; at least warmup_tokens + 16
   // Points inside the document at which single steps are timed, over tokens of the document.
   int depth_points = 3;
-  ProgressSink progress;               // tokens through all caches together
+  ProgressSink progress;  // tokens through all caches together
   const std::atomic<bool>* cancel = nullptr;
 
   static constexpr int kWarmupTokens = 4;  // steps before the clock counts
@@ -40,8 +40,8 @@ struct CompareOptions {
 };
 
 struct DepthTime {
-  int64_t depth = 0;      // tokens in the cache
-  double median_ms = 0;   // of a step
+  int64_t depth = 0;     // tokens in the cache
+  double median_ms = 0;  // of a step
 };
 
 struct CompareRow {
@@ -56,11 +56,11 @@ struct CompareRow {
   // Against the plain cache; all zero divergence for the plain row itself.
   DivergenceSummary all, behind;  // behind: >= kBehind quantized tokens behind the position
   std::vector<PositionBucket> by_position;
-  double decode_ms = 0;           // median of the answer's steps
+  double decode_ms = 0;  // median of the answer's steps
   std::vector<DepthTime> by_depth;
   std::string answer;
-  bool answer_is_right = false;   // holds Document::expected
-  bool on_pareto_front = false;   // no other row has both fewer bits and a smaller mean KL
+  bool answer_is_right = false;  // holds Document::expected
+  bool on_pareto_front = false;  // no other row has both fewer bits and a smaller mean KL
 };
 
 struct CompareResult {

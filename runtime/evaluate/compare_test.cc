@@ -76,25 +76,44 @@ TEST_F(CompareTest, FloorIsMeasuredWithoutARow) {
 }
 
 TEST_F(CompareTest, JsonKeysOfOneAndOfSeveralFormats) {
-  const Result<CompareResult> one = Compare(model_, tokenizer_, MakeDocument(300),
-                                            Options({"f16", "k3v2"}));
+  const Result<CompareResult> one =
+      Compare(model_, tokenizer_, MakeDocument(300), Options({"f16", "k3v2"}));
   ASSERT_TRUE(one.ok()) << one.status().ToString();
   const nlohmann::ordered_json j = CompareJson(*one, "avx2");
-  for (const char* key :
-       {"/model", "/tokens", "/kv", "/cache/f16_bytes", "/cache/bytes", "/cache/payload_bytes",
-        "/cache/window_bytes", "/cache/ratio", "/cache/ratio_sealed", "/cache/bits_per_value",
-        "/kld/mean", "/kld/p99", "/kld/max", "/floor/kld_mean", "/same_top", "/ppl/f16",
-        "/ppl/quantized", "/ppl/ratio", "/decode_ms/f16", "/decode_ms/quantized", "/answers/f16",
-        "/answers/quantized", "/kernel", "/isa"}) {
+  for (const char* key : {"/model",
+                          "/tokens",
+                          "/kv",
+                          "/cache/f16_bytes",
+                          "/cache/bytes",
+                          "/cache/payload_bytes",
+                          "/cache/window_bytes",
+                          "/cache/ratio",
+                          "/cache/ratio_sealed",
+                          "/cache/bits_per_value",
+                          "/kld/mean",
+                          "/kld/p99",
+                          "/kld/max",
+                          "/floor/kld_mean",
+                          "/same_top",
+                          "/ppl/f16",
+                          "/ppl/quantized",
+                          "/ppl/ratio",
+                          "/decode_ms/f16",
+                          "/decode_ms/quantized",
+                          "/answers/f16",
+                          "/answers/quantized",
+                          "/kernel",
+                          "/isa"}) {
     EXPECT_TRUE(j.contains(nlohmann::ordered_json::json_pointer(key))) << key;
   }
   EXPECT_EQ(j["kv"], "k3v2");
-  EXPECT_EQ(j["cache"]["bytes"].get<size_t>(),
-            j["cache"]["payload_bytes"].get<size_t>() + j["cache"]["scales_bytes"].get<size_t>() +
-                j["cache"]["window_bytes"].get<size_t>() + j["cache"]["tables_bytes"].get<size_t>());
+  EXPECT_EQ(j["cache"]["bytes"].get<size_t>(), j["cache"]["payload_bytes"].get<size_t>() +
+                                                   j["cache"]["scales_bytes"].get<size_t>() +
+                                                   j["cache"]["window_bytes"].get<size_t>() +
+                                                   j["cache"]["tables_bytes"].get<size_t>());
 
-  const Result<CompareResult> two = Compare(model_, tokenizer_, MakeDocument(300),
-                                            Options({"k4v4", "k3v2"}));
+  const Result<CompareResult> two =
+      Compare(model_, tokenizer_, MakeDocument(300), Options({"k4v4", "k3v2"}));
   ASSERT_TRUE(two.ok());
   const nlohmann::ordered_json rows = CompareJson(*two, "avx2");
   ASSERT_EQ(rows["rows"].size(), 2u);
@@ -141,7 +160,7 @@ TEST(ParetoFront, OnlyRowsThatNobodyBeats) {
 TEST(QuantizedBehind, CountsSealedBlocksOnly) {
   const PrecisionRule rule{1, 4};
   EXPECT_EQ(QuantizedBehind(rule, 0), 0);
-  EXPECT_EQ(QuantizedBehind(rule, 64 * 5), 0);      // blocks 1..5 are recent, 0 is the sink
+  EXPECT_EQ(QuantizedBehind(rule, 64 * 5), 0);  // blocks 1..5 are recent, 0 is the sink
   EXPECT_EQ(QuantizedBehind(rule, 64 * 6), 64);
   EXPECT_EQ(QuantizedBehind(rule, 64 * 22), 1088);
 }

@@ -11,11 +11,13 @@ namespace {
 constexpr char kDetail[] = "The special magic number for the city of Chicago is 583.";
 constexpr char kQuestion[] = "The special magic number for the city of Chicago is";
 constexpr char kExpected[] = "583";
-constexpr size_t kLongLine = 400;      // bytes after which a line may be cut at a space
+constexpr size_t kLongLine = 400;  // bytes after which a line may be cut at a space
 constexpr size_t kMaxBytesPerToken = 16;
 constexpr int64_t kMinTextTokens = 64;
 
-bool IsContinuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
+bool IsContinuation(char c) {
+  return (static_cast<unsigned char>(c) & 0xC0) == 0x80;
+}
 
 // Where a text may be cut: after each line; inside a long line after a space, or at a character.
 std::vector<size_t> BreakPoints(std::string_view text) {
@@ -74,14 +76,14 @@ Result<Document> BuildDocument(const Tokenizer& tokenizer, const DocumentOptions
     doc.expected = kExpected;
   }
   // No tokenizer here makes tokens of more than 16 bytes on average.
-  const size_t max_bytes = static_cast<size_t>(std::max<int64_t>(options.max_tokens, 0)) *
-                           kMaxBytesPerToken;
+  const size_t max_bytes =
+      static_cast<size_t>(std::max<int64_t>(options.max_tokens, 0)) * kMaxBytesPerToken;
   const std::string_view text = options.text.substr(0, std::max(max_bytes, kLongLine * 2));
   std::vector<size_t> points = BreakPoints(text);
   if (text.size() < options.text.size()) points.pop_back();  // may lie inside a character
   const auto encode = [&](size_t num_points) {
-    return tokenizer.Encode(Assemble(text, points, num_points, doc.detail, doc.question,
-                                     options.detail_depth));
+    return tokenizer.Encode(
+        Assemble(text, points, num_points, doc.detail, doc.question, options.detail_depth));
   };
   const auto fits = [&](size_t num_points) {
     return static_cast<int64_t>(encode(num_points).size()) <= options.max_tokens;
@@ -89,8 +91,9 @@ Result<Document> BuildDocument(const Tokenizer& tokenizer, const DocumentOptions
   const int64_t frame = static_cast<int64_t>(encode(0).size());
   if (frame + kMinTextTokens > options.max_tokens) {
     return InvalidArgument("a document of ", std::max<int64_t>(options.max_tokens, 0),
-                           " tokens is too short: detail and question take ", frame, ", and at least ",
-                           kMinTextTokens, " are needed for text; raise --context");
+                           " tokens is too short: detail and question take ", frame,
+                           ", and at least ", kMinTextTokens,
+                           " are needed for text; raise --context");
   }
   size_t low = 0, high = points.size();  // low fits
   if (fits(high)) {

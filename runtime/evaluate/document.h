@@ -1,5 +1,5 @@
-// The long document that tq compare reads: a text cut to fit, a detail planted in it, and a question
-// whose answer is that detail, phrased so that the model only has to go on writing.
+// The long document that tq compare reads: a text cut to fit, a detail planted in it, and a
+// question whose answer is that detail, phrased so that the model only has to go on writing.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@
 namespace tq {
 
 struct DocumentOptions {
-  std::string name;           // of the text, for messages and the report
-  std::string_view text;      // valid UTF-8
-  int64_t max_tokens = 0;     // of the whole document, question included
+  std::string name;        // of the text, for messages and the report
+  std::string_view text;   // valid UTF-8
+  int64_t max_tokens = 0;  // of the whole document, question included
   // Empty: the detail below is planted and asked for. Otherwise nothing is planted, the document
   // ends with this text and no answer is expected.
   std::string question;
@@ -25,16 +25,16 @@ struct DocumentOptions {
 struct Document {
   std::vector<TokenId> tokens;
   std::string name;
-  std::string question;       // the last line
-  std::string detail;         // the planted sentence; empty: none
-  std::string expected;       // what a right answer holds; empty: none
-  size_t text_bytes = 0;      // of the source that went in
-  bool whole_text = false;    // the source fitted as it is
+  std::string question;     // the last line
+  std::string detail;       // the planted sentence; empty: none
+  std::string expected;     // what a right answer holds; empty: none
+  size_t text_bytes = 0;    // of the source that went in
+  bool whole_text = false;  // the source fitted as it is
 };
 
 // Cuts the text at line ends (long lines: at spaces) to as much as fits. kInvalidArgument when the
-// text is empty or not UTF-8, or when max_tokens has no room for 64 tokens of text beside detail and
-// question (both numbers).
+// text is empty or not UTF-8, or when max_tokens has no room for 64 tokens of text beside detail
+// and question (both numbers).
 Result<Document> BuildDocument(const Tokenizer& tokenizer, const DocumentOptions& options);
 
 }  // namespace tq

@@ -51,7 +51,8 @@ class TinyModel : public Model {
     for (int l = 0; l < kLayers; ++l) {
       for (std::vector<float>* table : {&q_[l], &k_[l], &v_[l], &out_[l]}) {
         table->resize(static_cast<size_t>(kVocab) * kHeads * kDim);
-        for (float& x : *table) x = 4 * (static_cast<float>(SplitMix64(seed_) >> 40) * 0x1p-24f) - 2;
+        for (float& x : *table)
+          x = 4 * (static_cast<float>(SplitMix64(seed_) >> 40) * 0x1p-24f) - 2;
       }
     }
   }

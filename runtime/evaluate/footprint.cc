@@ -71,16 +71,16 @@ double SealedBitsPerValue(const CacheConfig& config) {
 
 double ScalesShare(const CacheConfig& config) {
   const BlockBytes block = BytesOfBlocks(config);
-  return block.sealed == 0 ? 0
-                           : static_cast<double>(block.sealed_scales) /
-                                 static_cast<double>(block.sealed);
+  return block.sealed == 0
+             ? 0
+             : static_cast<double>(block.sealed_scales) / static_cast<double>(block.sealed);
 }
 
 double FootprintRatio(const CacheConfig& config, int64_t tokens) {
   const size_t bytes = CacheFootprint(config, tokens).total();
-  return bytes == 0 ? 0
-                    : static_cast<double>(F16Footprint(config, tokens)) /
-                          static_cast<double>(bytes);
+  return bytes == 0
+             ? 0
+             : static_cast<double>(F16Footprint(config, tokens)) / static_cast<double>(bytes);
 }
 
 }  // namespace tq

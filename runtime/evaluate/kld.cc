@@ -77,8 +77,8 @@ Status ReferenceRow::Compare(std::span<const float> logits, int64_t target, Posi
   const double logsumexp = logits[top] + std::log(sum);
   double kld = 0, absolute = 0;
   kld_kernel::Divergence(logits_.data(), logits.data(), probs_.data(), work_.data(), n,
-                         static_cast<float>(logsumexp_ - logsumexp),
-                         static_cast<float>(1.0 / sum), &kld, &absolute);
+                         static_cast<float>(logsumexp_ - logsumexp), static_cast<float>(1.0 / sum),
+                         &kld, &absolute);
   // Rounding may leave a divergence of true zero slightly negative.
   score->kld = std::max(0.0, kld);
   score->tvd = 0.5 * absolute;

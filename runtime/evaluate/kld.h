@@ -38,8 +38,8 @@ class ReferenceRow {
   double logsumexp() const { return logsumexp_; }
 
  private:
-  std::span<const float> logits_;     // the caller's memory, alive until the last Compare
-  AlignedBuffer<float> probs_, work_; // softmax of the reference, exp of the candidate
+  std::span<const float> logits_;      // the caller's memory, alive until the last Compare
+  AlignedBuffer<float> probs_, work_;  // softmax of the reference, exp of the candidate
   size_t top_ = 0;
   double logsumexp_ = 0;
 };

@@ -1,15 +1,17 @@
 // The loops over a row of logits. Float lanes are summed over 1,024 values at a time, then in
 // double, so that a vocabulary of 150,000 adds no visible rounding.
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "runtime/evaluate/kld_simd.cc"
-#include <hwy/foreach_target.h>  // first: compiles this file once for each instruction set
-#include <hwy/highway.h>
-
-#include <hwy/contrib/math/math-inl.h>
-
 #include <algorithm>
 
 #include "runtime/evaluate/kld.h"
+
+// foreach_target compiles this file once for each instruction set; what follows it depends on that.
+// clang-format off
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "runtime/evaluate/kld_simd.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+#include <hwy/contrib/math/math-inl.h>
+// clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace tq {
@@ -115,13 +117,17 @@ HWY_EXPORT(ExpSumImpl);
 HWY_EXPORT(ScaleImpl);
 HWY_EXPORT(DivergenceImpl);
 
-float Max(const float* x, size_t n) { return HWY_DYNAMIC_DISPATCH(MaxImpl)(x, n); }
+float Max(const float* x, size_t n) {
+  return HWY_DYNAMIC_DISPATCH(MaxImpl)(x, n);
+}
 
 double ExpSum(const float* x, size_t n, float shift, float* out) {
   return HWY_DYNAMIC_DISPATCH(ExpSumImpl)(x, n, shift, out);
 }
 
-void Scale(float* x, size_t n, float factor) { HWY_DYNAMIC_DISPATCH(ScaleImpl)(x, n, factor); }
+void Scale(float* x, size_t n, float factor) {
+  HWY_DYNAMIC_DISPATCH(ScaleImpl)(x, n, factor);
+}
 
 void Divergence(const float* ref, const float* cand, const float* p, const float* e, size_t n,
                 float lse_difference, float inv_sum, double* kld, double* abs_difference) {

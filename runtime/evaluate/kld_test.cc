@@ -162,9 +162,8 @@ TEST(Summarize, EmptyAndSingle) {
 }
 
 TEST(Summarize, BehindKeepsOnlyPositionsWithQuantizedTokens) {
-  const std::vector<PositionScore> scores = {Score(0, 0.1, 0.5, 0.5, 0),
-                                             Score(1, 0.3, 0.5, 0.5, 1023),
-                                             Score(2, 0.7, 0.5, 0.5, 1024)};
+  const std::vector<PositionScore> scores = {
+      Score(0, 0.1, 0.5, 0.5, 0), Score(1, 0.3, 0.5, 0.5, 1023), Score(2, 0.7, 0.5, 0.5, 1024)};
   EXPECT_EQ(SummarizeBehind(scores, 1024).positions, 1);
   EXPECT_NEAR(SummarizeBehind(scores, 1024).mean, 0.7, 1e-12);
   EXPECT_EQ(SummarizeBehind(scores, 4096).positions, 0);

@@ -32,7 +32,9 @@ std::string Fill(std::string_view page,
   }
 }
 
-std::string Cell(const std::string& text) { return "<td>" + text + "</td>"; }
+std::string Cell(const std::string& text) {
+  return "<td>" + text + "</td>";
+}
 
 std::string Table(const CompareResult& result) {
   std::string out =
@@ -72,7 +74,8 @@ std::string Answers(const CompareResult& result) {
   for (const CompareRow& row : result.rows) {
     out += "<tr>" + Cell(EscapeHtml(row.name));
     if (judged) {
-      out += row.answer_is_right ? "<td class=\"good\">found</td>" : "<td class=\"bad\">missed</td>";
+      out +=
+          row.answer_is_right ? "<td class=\"good\">found</td>" : "<td class=\"bad\">missed</td>";
     } else {
       out += Cell("");
     }
@@ -128,7 +131,8 @@ std::string ProvenanceList(const CompareResult& result, const Provenance& p) {
   for (const CompareRow& row : result.rows) add("Kernel", row.name + ": " + row.kernel);
   add("Machine", fmt::format("{}, {} threads, {}", p.machine, p.threads, p.isa));
   add("Version", "tq " + p.version);
-  if (!p.command.empty()) out += "<dt>Command</dt><dd><code>" + EscapeHtml(p.command) + "</code></dd>";
+  if (!p.command.empty())
+    out += "<dt>Command</dt><dd><code>" + EscapeHtml(p.command) + "</code></dd>";
   return out;
 }
 
@@ -154,8 +158,8 @@ std::string ChartData(const CompareResult& result) {
     j["by_position"] = nlohmann::json::array();
     for (const PositionBucket& b : row.by_position) {
       if (b.kld_mean <= 0) continue;  // has no place on a logarithmic axis
-      j["by_position"].push_back({{"x", 0.5 * static_cast<double>(b.first + b.end)},
-                                  {"y", b.kld_mean}});
+      j["by_position"].push_back(
+          {{"x", 0.5 * static_cast<double>(b.first + b.end)}, {"y", b.kld_mean}});
     }
     j["by_depth"] = nlohmann::json::array();
     for (const DepthTime& t : row.by_depth) {
@@ -195,24 +199,24 @@ std::string EscapeHtml(std::string_view text) {
 
 std::string RenderReport(const CompareResult& result, const Provenance& provenance) {
   const std::string name = EscapeHtml(result.model_name);
-  return Fill(
-      kReportTemplate,
-      {{"title", "KV cache formats compared: " + name},
-       {"subtitle", fmt::format("{} tokens of {} through each cache, side by side", result.tokens,
-                                EscapeHtml(result.document.name))},
-       {"summary", Summary(result)},
-       {"table", Table(result)},
-       {"floor", fmt::format("Noise floor: {} has a mean KL of {:.6f}.",
-                             EscapeHtml(result.floor_name), result.floor.mean)},
-       {"question", Question(result)},
-       {"answers", Answers(result)},
-       {"verdict", AnswersAreInformative(result)
-                       ? ""
-                       : "<p class=\"note\">The plain cache misses the detail too: here the answers "
-                         "say nothing about the formats.</p>"},
-       {"provenance", ProvenanceList(result, provenance)},
-       {"chart_js", std::string(kChartJs)},
-       {"data", ChartData(result)}});
+  return Fill(kReportTemplate,
+              {{"title", "KV cache formats compared: " + name},
+               {"subtitle", fmt::format("{} tokens of {} through each cache, side by side",
+                                        result.tokens, EscapeHtml(result.document.name))},
+               {"summary", Summary(result)},
+               {"table", Table(result)},
+               {"floor", fmt::format("Noise floor: {} has a mean KL of {:.6f}.",
+                                     EscapeHtml(result.floor_name), result.floor.mean)},
+               {"question", Question(result)},
+               {"answers", Answers(result)},
+               {"verdict",
+                AnswersAreInformative(result)
+                    ? ""
+                    : "<p class=\"note\">The plain cache misses the detail too: here the answers "
+                      "say nothing about the formats.</p>"},
+               {"provenance", ProvenanceList(result, provenance)},
+               {"chart_js", std::string(kChartJs)},
+               {"data", ChartData(result)}});
 }
 
 }  // namespace tq

@@ -10,11 +10,11 @@ namespace tq {
 // Where the numbers were measured.
 struct Provenance {
   std::string model_path, weight_types, tokenizer;
-  std::string machine;   // the processor's name
+  std::string machine;  // the processor's name
   int threads = 0;
   std::string isa;
-  std::string version;   // of this program
-  std::string command;   // that makes the report again
+  std::string version;  // of this program
+  std::string command;  // that makes the report again
 };
 
 // Everything is inlined: no file or network beside it is needed. Text from outside is escaped.

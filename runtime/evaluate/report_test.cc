@@ -46,7 +46,7 @@ TEST(Report, IsSelfContainedAndEscaped) {
   p.command = "tq compare --data 'x<y'";
   const std::string html = RenderReport(Sample(), p);
   EXPECT_NE(html.find("Chart.js v3"), std::string::npos);
-  EXPECT_EQ(html.find("src="), std::string::npos);        // nothing is loaded
+  EXPECT_EQ(html.find("src="), std::string::npos);  // nothing is loaded
   EXPECT_NE(html.find("A &lt;model&gt; &amp; co"), std::string::npos);
   EXPECT_NE(html.find("7421.&lt;/script&gt;"), std::string::npos);
   EXPECT_NE(html.find("a&quot;b.gguf"), std::string::npos);
