@@ -2,6 +2,7 @@
 """Decode speed at depth beside llama.cpp: same file, same threads, alternating runs, one result.
 
 usage: bench/compare_llama.py [--runs N] [--threads N] [--depths 0,2048,8000] [--tokens N]
+                              [--formats f16,k8v4,k4v4,k3v2] [--peer-types f16,q8_0,q4_0]
 
 Needs ./quickstart (tq, model, text) and bench/peers/build_llama_cpp.sh. Each run of a depth calls
 `tq run` once for each cache format and llama-bench once for each of its cache types, so that both
@@ -16,8 +17,6 @@ import tempfile
 from common import MODEL, ROOT, TEXT, TQ, machine, output, spread, write
 
 LLAMA_BENCH = ROOT / ".cache" / "llama.cpp" / "build" / "bin" / "llama-bench"
-OUR_FORMATS = ["f16", "k8v4", "k4v4", "k3v2"]
-PEER_TYPES = ["f16", "q8_0", "q4_0"]
 BASE = "llama.cpp f16"
 
 
@@ -56,6 +55,8 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--depths", default="0,2048,8000")
     parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--formats", default="f16,k8v4,k4v4,k3v2")
+    parser.add_argument("--peer-types", default="f16,q8_0,q4_0")
     parser.add_argument("--llama-bench", default=str(LLAMA_BENCH))
     options = parser.parse_args()
     for needed, fix in ((TQ, "./quickstart"), (MODEL, "./quickstart"), (TEXT, "./quickstart"),
@@ -74,11 +75,11 @@ def main():
             speeds = {}
             prompt, depth = prompt_of(depth, folder, options)
             for run in range(options.runs):
-                for kv in OUR_FORMATS:
+                for kv in options.formats.split(","):
                     got = our_run(prompt, kv, options)
                     speeds.setdefault(f"tq {kv}", []).append(got["decode_tokens_per_second"])
                     result["isa"] = got["isa"]
-                for cache_type in PEER_TYPES:
+                for cache_type in options.peer_types.split(","):
                     speeds.setdefault(f"llama.cpp {cache_type}", []).append(
                         peer_tokens_per_second(depth, cache_type, options))
                 print(f"depth {depth}, run {run + 1} of {options.runs}", flush=True)
