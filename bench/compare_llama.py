@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Decode speed at depth beside llama.cpp: same file, same threads, alternating runs, one result.
 
-usage: bench/compare_llama.py [--runs N] [--threads N] [--depths 0,2048,8000] [--tokens N]
+usage: bench/compare_llama.py [--runs N] [--threads N] [--depths 0,2048,7600] [--tokens N]
                               [--formats f16,k8v4,k4v4,k3v2] [--peer-types f16,q8_0,q4_0]
 
 Needs ./quickstart (tq, model, text) and bench/peers/build_llama_cpp.sh. Each run of a depth calls
@@ -53,7 +53,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--depths", default="0,2048,8000")
+    parser.add_argument("--depths", default="0,2048,7600")
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--formats", default="f16,k8v4,k4v4,k3v2")
     parser.add_argument("--peer-types", default="f16,q8_0,q4_0")
