@@ -220,7 +220,7 @@ Command AddCompare(CLI::App& app) {
       AddCommand(app, "compare", "One long document: plain cache against quantized, side by side",
                  "tq compare --context 2048 --kv f16,k4v4,k3v2 --report report.html");
   auto flags = std::make_shared<CompareFlags>();
-  flags->kv.kv = "f16,k8v8,k4v4,k3v2";
+  flags->kv.kv = "f16,k8v4,k4v4,k3v2";
   flags->model.Add(command);
   command->add_option("--context", flags->context, "Tokens of document, question and answer");
   command->add_option("--kv", flags->kv.kv, "Formats to compare: presets or profile folders");
