@@ -95,7 +95,8 @@ class KvCache {
   Status Free(SeqId seq);
   // Committed tokens.
   Result<int64_t> Length(SeqId seq) const;
-  // Keeps the first `len` tokens.
+  // Keeps the first `len` tokens. Exact within rollback_len of the longest length that the sequence
+  // has had: rows that were released then do not come back.
   Result<TruncateResult> Truncate(SeqId seq, int64_t len);
 
   // Reserves room for n more tokens. kResourceExhausted (with both numbers) leaves the sequence
