@@ -240,6 +240,8 @@ Status KvCache::BeginAppend(SeqId seq, int n) {
     sealed.push_back(id);
   }
 
+  // Rows written into a slot make codes that were sealed from it before a truncation void.
+  if (partial && !copy_last) open_pool_.twin(s->blocks.back().open) = {};
   size_t next_open = 0;
   if (copy_last) {
     Block& last = s->blocks.back();
@@ -429,7 +431,6 @@ Result<TruncateResult> KvCache::Truncate(SeqId seq, int64_t len) {
       sealed_pool_.Release(last.sealed);
       last.sealed = kNoSlot;
     }
-    if (open_pool_.refs(last.open) == 1) open_pool_.twin(last.open) = {};
   }
   s->length = len;
   return result;
