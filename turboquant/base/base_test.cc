@@ -255,6 +255,25 @@ TEST_F(FileTest, FullDiskLeavesTheOldFile) {
   EXPECT_EQ(NumFiles(), 1u);
 }
 
+TEST_F(FileTest, PiecesBecomeAFileOnlyWithCommit) {
+  ASSERT_TRUE(WriteFileAtomic(Path("f"), "old").ok());
+  {
+    Result<AtomicFile> file = AtomicFile::Create(Path("f"));
+    ASSERT_TRUE(file.ok()) << file.status().ToString();
+    ASSERT_TRUE(file->Write("new").ok());
+    EXPECT_EQ(*ReadFile(Path("f")), "old");
+  }
+  EXPECT_EQ(*ReadFile(Path("f")), "old");
+  EXPECT_EQ(NumFiles(), 1u);
+  Result<AtomicFile> file = AtomicFile::Create(Path("f"));
+  ASSERT_TRUE(file.ok());
+  AtomicFile moved = std::move(*file);
+  for (const char* piece : {"ne", "", "w"}) ASSERT_TRUE(moved.Write(piece).ok());
+  ASSERT_TRUE(moved.Commit().ok());
+  EXPECT_EQ(*ReadFile(Path("f")), "new");
+  EXPECT_EQ(NumFiles(), 1u);
+}
+
 TEST_F(FileTest, LinksStayAndTheirTargetsAreReplaced) {
   ASSERT_TRUE(WriteFileAtomic(Path("target"), "old").ok());
   ASSERT_EQ(::symlink(Path("target").c_str(), Path("link").c_str()), 0);

@@ -27,7 +27,7 @@ Status FromErrno(const std::string& action, const std::string& path, int error) 
   }
 }
 
-// Closes on scope exit; Close() reports the error that a full disk may show only then.
+// Closes on scope exit.
 class Fd {
  public:
   explicit Fd(int fd) : fd_(fd) {}
@@ -37,11 +37,6 @@ class Fd {
     if (fd_ >= 0) ::close(fd_);
   }
   int get() const { return fd_; }
-  int Close() {
-    const int fd = fd_;
-    fd_ = -1;
-    return ::close(fd);
-  }
 
  private:
   int fd_;
@@ -69,37 +64,69 @@ Result<std::string> ReadFile(const std::string& path) {
   }
 }
 
-Status WriteFileAtomic(const std::string& asked, std::string_view contents) {
+Result<AtomicFile> AtomicFile::Create(const std::string& asked) {
+  AtomicFile file;
   // A link (a shared file, /dev/stdout) stays; what it points to is replaced.
-  std::string path = asked;
+  file.path_ = asked;
   if (char* target = ::realpath(asked.c_str(), nullptr)) {
-    path = target;
+    file.path_ = target;
     std::free(target);
   }
   // A device or a pipe is written to directly: renaming over it would replace it by a file.
   struct stat st {};
-  const bool special = ::stat(path.c_str(), &st) == 0 && !S_ISREG(st.st_mode);
-  const std::string temporary = special ? path : StrCat(path, ".tmp", ::getpid());
-  const int create = special ? 0 : O_CREAT | O_TRUNC;
-  Fd fd(::open(temporary.c_str(), O_WRONLY | create | O_CLOEXEC, 0644));
-  if (fd.get() < 0) return FromErrno("cannot create", path, errno);
-  const auto fail = [&](int error) {
-    if (!special) ::unlink(temporary.c_str());
-    return FromErrno("cannot write", path, error);
-  };
-  while (!contents.empty()) {
-    const ssize_t n = ::write(fd.get(), contents.data(), contents.size());
+  file.special_ = ::stat(file.path_.c_str(), &st) == 0 && !S_ISREG(st.st_mode);
+  file.temporary_ = file.special_ ? file.path_ : StrCat(file.path_, ".tmp", ::getpid());
+  const int create = file.special_ ? 0 : O_CREAT | O_TRUNC;
+  file.fd_ = ::open(file.temporary_.c_str(), O_WRONLY | create | O_CLOEXEC, 0644);
+  if (file.fd_ < 0) return FromErrno("cannot create", file.path_, errno);
+  return file;
+}
+
+AtomicFile& AtomicFile::operator=(AtomicFile&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(special_, other.special_);
+  std::swap(path_, other.path_);
+  std::swap(temporary_, other.temporary_);
+  return *this;
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  if (!special_) ::unlink(temporary_.c_str());
+}
+
+Status AtomicFile::Write(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd_, bytes.data(), bytes.size());
     if (n < 0) {
       if (errno == EINTR) continue;
-      return fail(errno);
+      return FromErrno("cannot write", path_, errno);
     }
-    contents.remove_prefix(static_cast<size_t>(n));
+    bytes.remove_prefix(static_cast<size_t>(n));
   }
-  // A pipe or a terminal cannot be synced; that is no error.
-  if (::fsync(fd.get()) != 0 && errno != EINVAL && errno != EROFS) return fail(errno);
-  if (fd.Close() != 0) return fail(errno);
-  if (!special && ::rename(temporary.c_str(), path.c_str()) != 0) return fail(errno);
   return OkStatus();
+}
+
+Status AtomicFile::Commit() {
+  // A pipe or a terminal cannot be synced; that is no error.
+  if (::fsync(fd_) != 0 && errno != EINVAL && errno != EROFS) {
+    return FromErrno("cannot write", path_, errno);
+  }
+  // A full disk may show only now.
+  const int closed = ::close(std::exchange(fd_, -1));
+  if (closed == 0 && (special_ || ::rename(temporary_.c_str(), path_.c_str()) == 0)) {
+    return OkStatus();
+  }
+  const int error = errno;
+  if (!special_) ::unlink(temporary_.c_str());
+  return FromErrno("cannot write", path_, error);
+}
+
+Status WriteFileAtomic(const std::string& path, std::string_view contents) {
+  TQ_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::Create(path));
+  TQ_RETURN_IF_ERROR(file.Write(contents));
+  return file.Commit();
 }
 
 Status MakeDirectory(const std::string& path) {
