@@ -50,8 +50,9 @@ Status Run(int argc, char** argv) {
       const KvCache::HeadLayout& l = cache.layout(static_cast<int>(h) / arch.num_kv_heads,
                                                   static_cast<int>(h) % arch.num_kv_heads);
       for (int64_t b = 0; b * kPageLen < n; ++b) {
-        DecodeOpenSide(Side::kK, dim, 16, cache.OpenSlot(seq, b) + l.open_offset + l.open.k_values,
-                       nullptr, rows.data());
+        DecodeOpenSide({Side::kK, dim, l.open.k_type,
+                        cache.OpenSlot(seq, b) + l.open_offset + l.open.k_values, nullptr},
+                       rows.data());
         for (int64_t t = 0; t < std::min<int64_t>(kPageLen, n - b * kPageLen); ++t) {
           const float* k = &rows[static_cast<size_t>(t) * dim];
           for (int i = 0; i < half; ++i) {

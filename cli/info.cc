@@ -50,13 +50,14 @@ Result<int> MachineInfo(const InfoFlags& flags) {
   j["isa"] = CurrentIsa();
   j["isas"] = AvailableIsas();
   j["formats"] = Json::array();
-  TextTable formats({"bits", "name", "code books", "arithmetic"}, {1, 2, 3});
+  TextTable formats({"--kv", "bits", "name", "code books", "arithmetic"}, {0, 2, 3, 4});
   for (const FormatInfo& info : RegisteredFormats()) {
     std::vector<std::string> books;
     for (const Codebook book : info.codebooks) books.emplace_back(Name(book));
-    formats.Add({std::to_string(info.bits), info.name, fmt::format("{}", fmt::join(books, ", ")),
+    formats.Add({info.token, std::to_string(info.bits), info.name, fmt::format("{}", fmt::join(books, ", ")),
                  info.arithmetic});
-    j["formats"].push_back({{"bits", info.bits},
+    j["formats"].push_back({{"token", info.token},
+                            {"bits", info.bits},
                             {"name", info.name},
                             {"codebooks", books},
                             {"arithmetic", info.arithmetic}});

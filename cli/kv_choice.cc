@@ -27,7 +27,7 @@ bool IsProfilePath(const std::string& kv) {
 
 // Centres apply to the keys of every format that is quantized.
 HeadFormat WithCenterOf(HeadFormat format, const CacheConfig& config) {
-  if (!config.centers.empty() && !format.k.is_f16()) {
+  if (!config.centers.empty() && !format.k.is_float()) {
     format.k = WithCenter(format.k, Center::kRopeMean);
   }
   return format;

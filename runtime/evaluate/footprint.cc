@@ -17,8 +17,9 @@ BlockBytes BytesOfBlocks(const CacheConfig& config) {
   BlockBytes b;
   for (const HeadFormat& f : config.formats) {
     b.open += OpenLayout::For(f, config.recent, config.head_dim).bytes;
-    b.sealed += RecordLayout::For(f, config.head_dim).bytes + sizeof(RecordSideInfo);
-    b.sealed_scales += ScaleBytes(f.k) + ScaleBytes(f.v) + sizeof(RecordSideInfo);
+    b.sealed += RecordLayout::For(f, config.head_dim).bytes + SideInfoBytes(f);
+    b.sealed_scales += ScaleBytes(f.k, config.head_dim) + ScaleBytes(f.v, config.head_dim) +
+                       SideInfoBytes(f);
   }
   return b;
 }

@@ -61,7 +61,7 @@ class TileHead {
         ab[0] = q[pair.i] * pair.mu_i + qj * pair.mu_j;
         ab[1] = qj * pair.mu_i - q[pair.i] * pair.mu_j;
       }
-      layout_->k_rotation.Forward(q);
+      layout_->k_rotation.ForwardQuery(q);
       int8_t* q8 = &q8_[static_cast<size_t>(row) * padded];
       int16_t* q16 = &q16_[static_cast<size_t>(row) * padded];
       const QueryDigits digits = UseReferenceKernels() ? MakeDigitsRef(q, padded, q8, q16)
@@ -127,31 +127,45 @@ class TileHead {
     const KvCache::HeadLayout& l = *layout_;
     if (cache_->rule().ReadsOpen(block, tile_.block)) {
       const std::byte* slot = cache_->OpenSlot(tile_.item->seq, block) + l.open_offset;
-      const auto side = [&](int bits, size_t values, size_t scales) {
+      const auto side = [&](ValueType type, size_t values, size_t scales) {
         BlockSide s;
-        s.bits = bits;
+        s.type = type;
+        s.bits = OpenBits(type);
         s.values = reinterpret_cast<const uint8_t*>(slot + values);
-        if (bits == 8) s.scales = reinterpret_cast<const float*>(slot + scales);
+        if (type == ValueType::kInt) s.scales = reinterpret_cast<const float*>(slot + scales);
         return s;
       };
-      args->k = side(l.open.k_bits, l.open.k_values, l.open.k_scales);
-      args->v = side(l.open.v_bits, l.open.v_values, l.open.v_scales);
+      args->k = side(l.open.k_type, l.open.k_values, l.open.k_scales);
+      args->v = side(l.open.v_type, l.open.v_values, l.open.v_scales);
       return;
     }
     const std::byte* slot = cache_->SealedSlot(tile_.item->seq, block);
     const auto* record = reinterpret_cast<const uint8_t*>(slot + l.record_offset);
     const auto* info = reinterpret_cast<const RecordSideInfo*>(slot + l.side_offset);
-    const auto side = [&](const Codec& codec, size_t codes, size_t scales, bf16_t base) {
+    const auto side = [&](const Codec& codec, const CodebookTable& calibrated, size_t codes,
+                          size_t scales, bf16_t base) {
       BlockSide s;
+      s.type = codec.type;
       s.bits = codec.bits;
       s.values = record + codes;
-      if (codec.scale == ScaleType::kLog8) s.log8 = record + scales;
       s.base = F32FromBF16(base);
-      if (codec.bits <= 4) s.book = &GetCodebook(codec.codebook, codec.bits);
+      s.trellis = codec.codebook == Codebook::kTrellis;
+      if (codec.is_grouped()) {
+        s.grouped = &codec;
+        s.group_scales = record + scales;
+      } else if (codec.scale == ScaleType::kLog8) {
+        s.log8 = record + scales;
+      }
+      if (!codec.is_float() && codec.bits <= 6 && !s.trellis) s.book = &BookOf(codec, &calibrated);
       return s;
     };
-    args->k = side(l.format.k, l.record.k_codes, l.record.k_scales, info->k_base);
-    args->v = side(l.format.v, l.record.v_codes, l.record.v_scales, info->v_base);
+    args->k = side(l.format.k, l.k_book, l.record.k_codes, l.record.k_scales, info->k_base);
+    args->v = side(l.format.v, l.v_book, l.record.v_codes, l.record.v_scales, info->v_base);
+    args->num_anchors = l.format.anchors;
+    args->anchor_bits = l.format.anchor_bits;
+    args->anchors = reinterpret_cast<const AnchorInfo*>(info + 1);
+    args->k_anchors = record + l.record.k_anchors;
+    args->v_anchors = record + l.record.v_anchors;
   }
 
   const KvCache* cache_ = nullptr;
@@ -310,8 +324,10 @@ Status Attend(const KvCache& cache, int layer, const AttentionParams& params,
 
 std::string DescribeKernel(const HeadFormat& format) {
   const auto side = [](const Codec& c, const char* name, const char* digit) {
-    if (c.is_f16()) return StrCat(name, " f16 x ", digit, " f32");
-    return StrCat(name, " int", c.bits, " x ", digit, c.bits == 8 ? " int16" : " int8");
+    if (c.is_float()) return StrCat(name, " ", Name(c.type), " x ", digit, " f32");
+    if (c.is_grouped()) return StrCat(name, " int", c.bits, " as f32 x ", digit, " f32");
+    return StrCat(name, " int", c.bits, c.codebook == Codebook::kTrellis ? " trellis" : "", " x ",
+                  digit, c.bits == 8 ? " int16" : " int8");
   };
   return StrCat(side(format.k, "K", "q"), ", ", side(format.v, "V", "p"), ", ", CurrentIsa());
 }

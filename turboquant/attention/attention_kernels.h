@@ -7,6 +7,7 @@
 #include "turboquant/base/aligned.h"
 #include "turboquant/codec/center.h"
 #include "turboquant/codec/codebook.h"
+#include "turboquant/codec/codec.h"
 #include "turboquant/codec/record_layout.h"
 
 namespace tq {
@@ -19,7 +20,7 @@ inline constexpr int kMaxPDigit16 = 32767;
 struct QueryRows {
   int num_rows = 0;
   int head_dim = 0, padded_dim = 0;
-  const float* q = nullptr;         // [rows][padded_dim], rotated; for 16-bit K
+  const float* q = nullptr;         // [rows][padded_dim], rotated; for float K and anchors
   const int8_t* q8 = nullptr;       // [rows][padded_dim]: q = q8 * q8_scale; for codes
   const float* q8_scale = nullptr;  // [rows]
   const int32_t* q8_sum = nullptr;  // [rows] sum of q8
@@ -32,12 +33,21 @@ struct QueryRows {
 
 // One side (K or V) of a block, open or sealed.
 struct BlockSide {
+  ValueType type = ValueType::kInt;
   int bits = 8;
   const uint8_t* values = nullptr;
   const uint8_t* log8 = nullptr;  // [64] sealed scales, or nullptr
   float base = 0;
-  const float* scales = nullptr;        // [64] open scales, or nullptr (16-bit values)
-  const CodebookTable* book = nullptr;  // bits <= 4
+  const float* scales = nullptr;        // [64] open scales, or nullptr (float values)
+  const CodebookTable* book = nullptr;  // of codes, trellises excepted
+  bool trellis = false;
+  const Codec* grouped = nullptr;  // scales in groups, at group_scales; nullptr: one a token
+  const uint8_t* group_scales = nullptr;
+
+  // What is multiplied: small levels with 8-bit digits, int8 with 16-bit digits, else floats.
+  bool is_codes() const { return type == ValueType::kInt && bits <= 6 && grouped == nullptr; }
+  bool is_int8() const { return type == ValueType::kInt && bits == 8 && grouped == nullptr; }
+  bool is_float() const { return !is_codes() && !is_int8(); }
 };
 
 struct BlockArgs {
@@ -45,6 +55,11 @@ struct BlockArgs {
   BlockSide k, v;
   const CenterTable* center_table = nullptr;
   int64_t block = 0;
+  // Residual rows (anchor.h): [num_anchors] each.
+  int num_anchors = 0, anchor_bits = 0;
+  const AnchorInfo* anchors = nullptr;
+  const uint8_t* k_anchors = nullptr;
+  const uint8_t* v_anchors = nullptr;
   // Tokens of the block that row r sees; nullptr: all 64. Every row sees at least one.
   const int* num_visible = nullptr;
 };
@@ -58,7 +73,9 @@ struct SoftmaxState {
 
 // Scratch of a worker; buffers grow and are reused.
 struct BlockScratch {
-  AlignedBuffer<uint8_t> k_tile, v_tile;
+  AlignedBuffer<uint8_t> k_tile, v_tile;      // levels as bytes
+  AlignedBuffer<float> k_floats, v_floats;    // [depth][lanes]
+  AlignedBuffer<float> k_anchors, v_anchors;  // [num_anchors][padded_dim]
 };
 
 void AttendBlockRef(const BlockArgs& args, SoftmaxState state, BlockScratch* scratch);

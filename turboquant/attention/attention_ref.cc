@@ -1,11 +1,15 @@
 // Specification of attention over one block, in plain loops.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
 
 #include "turboquant/attention/attention_kernels.h"
+#include "turboquant/codec/anchor.h"
+#include "turboquant/codec/decode.h"
 #include "turboquant/codec/log8.h"
 #include "turboquant/codec/pack.h"
+#include "turboquant/codec/trellis.h"
 
 namespace tq {
 namespace {
@@ -15,27 +19,49 @@ float SideScale(const BlockSide& side, int token) {
   return side.scales != nullptr ? side.scales[token] : 1.f;
 }
 
-// Integer level of (lane, depth): codes through their book, 8-bit values as they are.
+// Integer levels [token][channel]: codes through their book, 8-bit values as they are.
 std::vector<int> Levels(const BlockSide& side, Side which, int padded_dim) {
   const int lanes = which == Side::kK ? kPageLen : padded_dim;
   const int depth = which == Side::kK ? padded_dim : kPageLen;
-  std::vector<int> levels(static_cast<size_t>(lanes) * depth);
-  std::vector<uint8_t> codes;
-  if (side.bits <= 4) {
-    uint8_t identity[kMaxLevels];
-    for (int i = 0; i < kMaxLevels; ++i) identity[i] = static_cast<uint8_t>(i);
-    codes.resize(levels.size());
-    UnpackCodesRef(side.bits, side.values, padded_dim, identity, codes.data());
+  std::vector<uint8_t> bytes(static_cast<size_t>(lanes) * depth);
+  if (side.is_int8()) {
+    std::copy_n(side.values, bytes.size(), bytes.data());
+  } else if (side.trellis) {
+    UnpackCodesRef(side.bits, side.values, padded_dim, kIdentityTable, bytes.data());
+    TrellisLevelsRef(side.bits, bytes.data(), lanes / 16, depth / 4, 0);
+  } else {
+    uint8_t table[kMaxLevels];
+    LevelTable(*side.book, 0, table);
+    UnpackCodesRef(side.bits, side.values, padded_dim, table, bytes.data());
   }
-  const auto* int8 = reinterpret_cast<const int8_t*>(side.values);
+  std::vector<int> levels(bytes.size());
   for (int lane = 0; lane < lanes; ++lane) {
     for (int d = 0; d < depth; ++d) {
-      levels[static_cast<size_t>(lane) * depth + d] =
-          side.bits <= 4 ? side.book->levels[codes[CodeIndex(lane, d, depth)]]
-                         : int8[Int8Index(lane, d, lanes)];
+      const int token = which == Side::kK ? lane : d, channel = which == Side::kK ? d : lane;
+      const size_t i = side.is_int8() ? Int8Index(lane, d, lanes) : CodeIndex(lane, d, depth);
+      levels[static_cast<size_t>(token) * padded_dim + channel] = static_cast<int8_t>(bytes[i]);
     }
   }
   return levels;
+}
+
+// Values [token][channel] of a side that is multiplied as floats.
+std::vector<float> Floats(const BlockSide& side, Side which, int head_dim, int padded_dim) {
+  std::vector<float> compact(static_cast<size_t>(kPageLen) * head_dim);
+  if (side.grouped != nullptr) {
+    DecodeSealedSide(*side.grouped, side.book, which, head_dim, side.values, side.group_scales,
+                     BF16FromF32(side.base), compact.data());
+  } else {
+    DecodeOpenSide({which, head_dim, side.type, reinterpret_cast<const std::byte*>(side.values),
+                    nullptr},
+                   compact.data());
+  }
+  std::vector<float> values(static_cast<size_t>(kPageLen) * padded_dim, 0.f);
+  for (int t = 0; t < kPageLen; ++t) {
+    std::copy_n(&compact[static_cast<size_t>(t) * head_dim], head_dim,
+                &values[static_cast<size_t>(t) * padded_dim]);
+  }
+  return values;
 }
 
 }  // namespace
@@ -59,28 +85,35 @@ QueryDigits MakeDigitsRef(const float* q, int padded_dim, int8_t* q8, int16_t* q
 void AttendBlockRef(const BlockArgs& args, SoftmaxState state, BlockScratch*) {
   const QueryRows& rows = *args.rows;
   const int dim = rows.padded_dim;
-  const std::vector<int> k_levels =
-      args.k.bits == 16 ? std::vector<int>() : Levels(args.k, Side::kK, dim);
-  const std::vector<int> v_levels =
-      args.v.bits == 16 ? std::vector<int>() : Levels(args.v, Side::kV, dim);
+  const auto at = [dim](int t, int c) { return static_cast<size_t>(t) * dim + c; };
+  std::vector<int> k_levels, v_levels;
+  std::vector<float> k_floats, v_floats;
+  if (args.k.is_float()) {
+    k_floats = Floats(args.k, Side::kK, rows.head_dim, dim);
+  } else {
+    k_levels = Levels(args.k, Side::kK, dim);
+  }
+  if (args.v.is_float()) {
+    v_floats = Floats(args.v, Side::kV, rows.head_dim, dim);
+  } else {
+    v_levels = Levels(args.v, Side::kV, dim);
+  }
+  std::vector<float> anchor(static_cast<size_t>(dim));
+  const size_t anchor_bytes = static_cast<size_t>(dim) * args.anchor_bits / 8;
   for (int r = 0; r < rows.num_rows; ++r) {
     const int visible = args.num_visible == nullptr ? kPageLen : args.num_visible[r];
     float score[kPageLen];
-    float block_max = -std::numeric_limits<float>::infinity();
     for (int t = 0; t < visible; ++t) {
       float s = 0;
-      if (args.k.bits == 16) {
-        const auto* k = reinterpret_cast<const f16_t*>(args.k.values);
-        for (int c = 0; c < dim; ++c) {
-          s += rows.q[r * dim + c] * F32FromF16(k[F16Index(t, c, kPageLen)]);
-        }
+      if (args.k.is_float()) {
+        for (int c = 0; c < dim; ++c) s += rows.q[at(r, c)] * k_floats[at(t, c)];
       } else {
         int32_t sum = 0;
         for (int c = 0; c < dim; ++c) {
-          const int digit = args.k.bits == 8 ? rows.q16[r * dim + c] : rows.q8[r * dim + c];
-          sum += digit * k_levels[static_cast<size_t>(t) * dim + c];
+          const int digit = args.k.is_int8() ? rows.q16[at(r, c)] : rows.q8[at(r, c)];
+          sum += digit * k_levels[at(t, c)];
         }
-        s = static_cast<float>(sum) * (args.k.bits == 8 ? rows.q16_scale[r] : rows.q8_scale[r]) *
+        s = static_cast<float>(sum) * (args.k.is_int8() ? rows.q16_scale[r] : rows.q8_scale[r]) *
             SideScale(args.k, t);
       }
       if (rows.center != nullptr) {
@@ -97,40 +130,52 @@ void AttendBlockRef(const BlockArgs& args, SoftmaxState state, BlockScratch*) {
         }
       }
       score[t] = s;
-      block_max = std::fmax(block_max, s);
     }
+    for (int a = 0; a < args.num_anchors; ++a) {
+      DecodeAnchorRow(args.anchor_bits, args.k_anchors + a * anchor_bytes, args.anchors[a].k_scale,
+                      dim, anchor.data());
+      for (int c = 0; c < dim; ++c) {
+        score[args.anchors[a].token] += rows.q[at(r, c)] * anchor[static_cast<size_t>(c)];
+      }
+    }
+    float block_max = -std::numeric_limits<float>::infinity();
+    for (int t = 0; t < visible; ++t) block_max = std::fmax(block_max, score[t]);
 
     const float m = std::fmax(state.m[r], block_max);
     const float alpha = std::exp2(state.m[r] - m);
-    float weight[kPageLen];  // times the scale of V
+    float p[kPageLen], weight[kPageLen];  // weight: times the scale of V
     float sum = 0, largest = 0;
     for (int t = 0; t < kPageLen; ++t) {
-      const float p = t < visible ? std::exp2(score[t] - m) : 0.f;
-      sum += p;
-      weight[t] = p * SideScale(args.v, t);
+      p[t] = t < visible ? std::exp2(score[t] - m) : 0.f;
+      sum += p[t];
+      weight[t] = p[t] * SideScale(args.v, t);
       largest = std::fmax(largest, weight[t]);
     }
     state.m[r] = m;
     state.l[r] = state.l[r] * alpha + sum;
 
     float* o = state.o + static_cast<size_t>(r) * dim;
-    const float limit = static_cast<float>(args.v.bits == 8 ? kMaxPDigit16 : kMaxVDigit);
+    const float limit = static_cast<float>(args.v.is_int8() ? kMaxPDigit16 : kMaxVDigit);
     for (int c = 0; c < dim; ++c) {
       float block_sum = 0;
-      if (args.v.bits == 16) {
-        const auto* v = reinterpret_cast<const f16_t*>(args.v.values);
-        for (int t = 0; t < kPageLen; ++t) {
-          block_sum += weight[t] * F32FromF16(v[F16Index(c, t, dim)]);
-        }
+      if (args.v.is_float()) {
+        for (int t = 0; t < kPageLen; ++t) block_sum += weight[t] * v_floats[at(t, c)];
       } else if (largest > 0) {
         int32_t exact = 0;
         for (int t = 0; t < kPageLen; ++t) {
           const int digit = static_cast<int>(std::nearbyint(weight[t] * (limit / largest)));
-          exact += digit * v_levels[static_cast<size_t>(c) * kPageLen + t];
+          exact += digit * v_levels[at(t, c)];
         }
         block_sum = static_cast<float>(exact) * (largest / limit);
       }
       o[c] = o[c] * alpha + block_sum;
+    }
+    for (int a = 0; a < args.num_anchors; ++a) {
+      DecodeAnchorRow(args.anchor_bits, args.v_anchors + a * anchor_bytes, args.anchors[a].v_scale,
+                      dim, anchor.data());
+      for (int c = 0; c < dim; ++c) {
+        o[c] += p[args.anchors[a].token] * anchor[static_cast<size_t>(c)];
+      }
     }
   }
 }

@@ -4,11 +4,16 @@
 //   K: tile of level + offset (u8) x query digits (s8); V: weight digits (u8) x levels (s8).
 // A vector holds 4 consecutive depths for each lane, so a digit quad is one 32-bit broadcast and
 // sums need no shuffles. Products are summed in int16 as far as the book allows, then in int32.
+#include <cmath>
 #include <cstddef>
 #include <cstring>
 
 #include "turboquant/attention/attention_kernels.h"
+#include "turboquant/codec/anchor.h"
+#include "turboquant/codec/group_scales.h"
 #include "turboquant/codec/log8.h"
+#include "turboquant/codec/pack.h"
+#include "turboquant/codec/trellis.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "turboquant/attention/attention_simd.cc"
@@ -16,6 +21,7 @@
 #include <hwy/highway.h>
 
 #include "turboquant/base/hwy_compat-inl.h"
+#include "turboquant/codec/trellis-inl.h"
 #include "turboquant/codec/unpack-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -155,16 +161,23 @@ HWY_INLINE void MultiplyPairs(const int8_t* HWY_RESTRICT values, int num_lanes, 
   }
 }
 
-// The same for f16 values with float digits; sums over depth in order.
-template <int kRows>
-HWY_INLINE void MultiplyF16(const f16_t* HWY_RESTRICT values, int num_lanes, int num_depth,
-                            const float* HWY_RESTRICT digits, int digit_stride,
-                            float* HWY_RESTRICT out, int out_stride) {
+HWY_INLINE hn::Vec<hn::CappedTag<float, 16>> LoadFloats(const f16_t* p) {
   const hn::CappedTag<float, 16> d;
   const hn::Rebind<hwy::float16_t, decltype(d)> d16;
+  return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(p)));
+}
+HWY_INLINE hn::Vec<hn::CappedTag<float, 16>> LoadFloats(const float* p) {
+  return hn::LoadU(hn::CappedTag<float, 16>(), p);
+}
+
+// The same for f16 or f32 values with float digits; sums over depth in order.
+template <int kRows, class T>
+HWY_INLINE void MultiplyFloats(const T* HWY_RESTRICT values, int num_lanes, int num_depth,
+                               const float* HWY_RESTRICT digits, int digit_stride,
+                               float* HWY_RESTRICT out, int out_stride) {
+  const hn::CappedTag<float, 16> d;
   constexpr int kLanes = static_cast<int>(hn::MaxLanes(d));
   constexpr int kVecsAtOnce = kLanes == 16 ? 1 : 2;
-  const auto* HWY_RESTRICT halves = reinterpret_cast<const hwy::float16_t*>(values);
   for (int lane = 0; lane < num_lanes; lane += kVecsAtOnce * kLanes) {
     hn::Vec<decltype(d)> acc[kRows][kVecsAtOnce];
     for (int r = 0; r < kRows; ++r) {
@@ -173,8 +186,7 @@ HWY_INLINE void MultiplyF16(const f16_t* HWY_RESTRICT values, int num_lanes, int
     for (int i = 0; i < num_depth; ++i) {
       hn::Vec<decltype(d)> value[kVecsAtOnce];
       for (int v = 0; v < kVecsAtOnce; ++v) {
-        value[v] = hn::PromoteTo(
-            d, hn::LoadU(d16, halves + static_cast<size_t>(i) * num_lanes + lane + v * kLanes));
+        value[v] = LoadFloats(values + static_cast<size_t>(i) * num_lanes + lane + v * kLanes);
       }
       for (int r = 0; r < kRows; ++r) {
         const auto digit = hn::Set(d, digits[r * digit_stride + i]);
@@ -237,32 +249,132 @@ HWY_INLINE void LoadScales(const BlockSide& side, float* HWY_RESTRICT out) {
   }
 }
 
-// Adds the centre term of one row to its 64 scores.
-HWY_INLINE void AddCenter(const BlockArgs& args, int row, float* HWY_RESTRICT score) {
+// Adds the centre term to the 64 scores of each row; rows share the loads of the table.
+template <int kRows>
+HWY_INLINE void AddCenter(const BlockArgs& args, int r0, float* HWY_RESTRICT score) {
   const hn::CappedTag<float, 16> d;
   constexpr int kLanes = static_cast<int>(hn::MaxLanes(d));
   const std::vector<HeadCenter::Pair>& pairs = args.rows->center->pairs;
+  const size_t num_pairs = pairs.size();
   const float* start = args.center_table->BlockStart(args.block);
-  const float* ab = args.rows->center_ab + static_cast<size_t>(row) * pairs.size() * 2;
-  float turned[2 * kMaxHeadDim];
-  for (size_t p = 0; p < pairs.size(); ++p) {
+  float turned[kMaxCenterPairs][2 * kRows];
+  for (size_t p = 0; p < num_pairs; ++p) {
     const size_t slot = args.center_table->Slot(pairs[p].freq);
     const float c0 = start[2 * slot], s0 = start[2 * slot + 1];
-    turned[2 * p] = ab[2 * p] * c0 + ab[2 * p + 1] * s0;
-    turned[2 * p + 1] = ab[2 * p + 1] * c0 - ab[2 * p] * s0;
-  }
-  for (int t = 0; t < kPageLen; t += 2 * kLanes) {
-    auto s0 = hn::LoadU(d, score + t), s1 = hn::LoadU(d, score + t + kLanes);
-    for (size_t p = 0; p < pairs.size(); ++p) {
-      const float* HWY_RESTRICT cos = args.center_table->CosOffsets(pairs[p].freq) + t;
-      const float* HWY_RESTRICT sin = args.center_table->SinOffsets(pairs[p].freq) + t;
-      const auto a = hn::Set(d, turned[2 * p]), b = hn::Set(d, turned[2 * p + 1]);
-      s0 = hn::MulAdd(b, hn::LoadU(d, sin), hn::MulAdd(a, hn::LoadU(d, cos), s0));
-      s1 = hn::MulAdd(b, hn::LoadU(d, sin + kLanes), hn::MulAdd(a, hn::LoadU(d, cos + kLanes), s1));
+    for (int r = 0; r < kRows; ++r) {
+      const float* ab =
+          args.rows->center_ab + (static_cast<size_t>(r0 + r) * num_pairs + p) * 2;
+      turned[p][2 * r] = ab[0] * c0 + ab[1] * s0;
+      turned[p][2 * r + 1] = ab[1] * c0 - ab[0] * s0;
     }
-    hn::StoreU(s0, d, score + t);
-    hn::StoreU(s1, d, score + t + kLanes);
   }
+  for (int t = 0; t < kPageLen; t += kLanes) {
+    hn::Vec<decltype(d)> sum[kRows];
+    for (int r = 0; r < kRows; ++r) sum[r] = hn::LoadU(d, score + r * kPageLen + t);
+    for (size_t p = 0; p < num_pairs; ++p) {
+      const auto cos = hn::LoadU(d, args.center_table->CosOffsets(pairs[p].freq) + t);
+      const auto sin = hn::LoadU(d, args.center_table->SinOffsets(pairs[p].freq) + t);
+      for (int r = 0; r < kRows; ++r) {
+        sum[r] = hn::MulAdd(hn::Set(d, turned[p][2 * r]), cos, sum[r]);
+        sum[r] = hn::MulAdd(hn::Set(d, turned[p][2 * r + 1]), sin, sum[r]);
+      }
+    }
+    for (int r = 0; r < kRows; ++r) hn::StoreU(sum[r], d, score + r * kPageLen + t);
+  }
+}
+
+// Values of a side that is neither codes nor int8 nor f16, as floats [depth][lanes].
+HWY_NOINLINE void FillFloats(const BlockSide& side, Side which, int dim, AlignedBuffer<uint8_t>* tile,
+                             AlignedBuffer<float>* floats) {
+  const hn::CappedTag<float, 16> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  const hn::RebindToUnsigned<decltype(d)> du;
+  const hn::Rebind<uint16_t, decltype(d)> du16;
+  const hn::Rebind<hwy::float16_t, decltype(d)> df16;
+  constexpr int kLanes = static_cast<int>(hn::MaxLanes(d));
+  const int lanes = which == Side::kK ? kPageLen : dim, depth = which == Side::kK ? dim : kPageLen;
+  floats->Reserve(static_cast<size_t>(dim) * kPageLen);
+  float* HWY_RESTRICT out = floats->data();
+  const auto* words = reinterpret_cast<const uint16_t*>(side.values);
+  if (side.type == ValueType::kBF16) {
+    for (int i = 0; i < dim * kPageLen; i += kLanes) {
+      const auto v = hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(du16, words + i)));
+      hn::StoreU(hn::BitCast(d, v), d, out + i);
+    }
+    return;
+  }
+  if (side.type == ValueType::kFP8) {
+    // A half with the exponent shifted by 8: see fp8.h.
+    const auto sign = hn::Set(du16, uint16_t{0x8000}), rest = hn::Set(du16, uint16_t{0x3F80});
+    const auto scale = hn::Set(d, 256.f);
+    for (int pair = 0; pair < depth / 2; ++pair) {
+      for (int lane = 0; lane < lanes; lane += kLanes) {
+        const auto w = hn::LoadU(du16, words + static_cast<size_t>(pair) * lanes + lane);
+        const auto put = [&](int i, auto high) HWY_ATTR {  // value in the upper byte
+          const auto half = hn::Or(hn::And(high, sign), hn::And(hn::ShiftRight<1>(high), rest));
+          hn::StoreU(hn::Mul(hn::PromoteTo(d, hn::BitCast(df16, half)), scale), d,
+                     out + static_cast<size_t>(2 * pair + i) * lanes + lane);
+        };
+        put(0, hn::ShiftLeft<8>(w));
+        put(1, w);
+      }
+    }
+    return;
+  }
+  TQ_DCHECK(side.grouped != nullptr);
+  const Codec& codec = *side.grouped;
+  const int num_groups = NumGroups(codec, dim), len = GroupLen(codec, dim);
+  HWY_ALIGN float scale[kMaxGroups * kPageLen];
+  HWY_ALIGN float offset[kMaxGroups * kPageLen];
+  LoadGroupScales(codec, num_groups, side.group_scales, side.base, scale, offset);
+  // lanes are tokens (K: one group, a scale each) or channels (V: 16 of one group, one token).
+  const auto store = [&](int lane, int dep, hn::Vec<decltype(di)> level) HWY_ATTR {
+    const int group = (which == Side::kK ? dep : lane) / len;
+    const float* s = scale + group * kPageLen;
+    const float* z = offset + group * kPageLen;
+    const auto value = hn::ConvertTo(d, level);
+    const auto result =
+        which == Side::kK
+            ? hn::MulAdd(value, hn::LoadU(d, s + lane), hn::LoadU(d, z + lane))
+            : hn::MulAdd(value, hn::Set(d, s[dep]), hn::Set(d, z[dep]));
+    hn::StoreU(result, d, out + static_cast<size_t>(dep) * lanes + lane);
+  };
+  if (codec.bits == 8) {
+    for (int pair = 0; pair < depth / 2; ++pair) {
+      for (int lane = 0; lane < lanes; lane += kLanes) {
+        const auto w = hn::BitCast(
+            di, hn::PromoteTo(du, hn::LoadU(du16, words + static_cast<size_t>(pair) * lanes + lane)));
+        store(lane, 2 * pair, hn::ShiftRight<24>(hn::ShiftLeft<24>(w)));
+        store(lane, 2 * pair + 1, hn::ShiftRight<24>(hn::ShiftLeft<16>(w)));
+      }
+    }
+    return;
+  }
+  HWY_ALIGN uint8_t table[kMaxLevels];
+  LevelTable(*side.book, 0, table);
+  tile->Reserve(static_cast<size_t>(dim) * kPageLen);
+  UnpackCodes(codec.bits, side.values, dim, table, tile->data());
+  for (int group = 0; group < lanes / 16; ++group) {
+    for (int quad = 0; quad < depth / 4; ++quad) {
+      const uint8_t* cell = tile->data() + (static_cast<size_t>(group) * (depth / 4) + quad) * 64;
+      for (int lane = 0; lane < 16; lane += kLanes) {
+        const auto w = hn::LoadU(di, reinterpret_cast<const int32_t*>(cell) + lane);
+        store(group * 16 + lane, quad * 4, hn::ShiftRight<24>(hn::ShiftLeft<24>(w)));
+        store(group * 16 + lane, quad * 4 + 1, hn::ShiftRight<24>(hn::ShiftLeft<16>(w)));
+        store(group * 16 + lane, quad * 4 + 2, hn::ShiftRight<24>(hn::ShiftLeft<8>(w)));
+        store(group * 16 + lane, quad * 4 + 3, hn::ShiftRight<24>(w));
+      }
+    }
+  }
+}
+
+HWY_INLINE float DotFloats(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, int dim) {
+  const hn::CappedTag<float, 16> d;
+  auto sum = hn::Zero(d);
+  for (int c = 0; c < dim; c += static_cast<int>(hn::MaxLanes(d))) {
+    sum = hn::MulAdd(hn::LoadU(d, a + c), hn::LoadU(d, b + c), sum);
+  }
+  return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
 // Digits of the weights of one row, in the type that its V format multiplies.
@@ -272,6 +384,7 @@ struct WeightDigits {
   HWY_ALIGN float f32[kRowsAtOnce][kPageLen];
   float scale[kRowsAtOnce];
   float alpha[kRowsAtOnce];
+  float anchor[kRowsAtOnce][kMaxAnchors];  // weights of the anchors' tokens
 };
 
 // One softmax step: scores (log2) of row r to weights, state and digits. i = row within the chunk.
@@ -298,17 +411,20 @@ HWY_INLINE void SoftmaxStep(const BlockArgs& args, int r, int i, float* HWY_REST
     largest = hn::Max(largest, scaled);
     hn::StoreU(scaled, d, weight + t);
   }
+  for (int a = 0; a < args.num_anchors; ++a) {
+    w->anchor[i][a] = std::exp2(score[args.anchors[a].token] - hn::GetLane(top));
+  }
   w->alpha[i] = alpha;
   state.m[r] = hn::GetLane(top);
   state.l[r] = state.l[r] * alpha + hn::GetLane(hn::SumOfLanes(d, sum));
-  if (args.v.bits == 16) return;
-  const float limit = static_cast<float>(args.v.bits == 8 ? kMaxPDigit16 : kMaxVDigit);
+  if (args.v.is_float()) return;
+  const float limit = static_cast<float>(args.v.is_int8() ? kMaxPDigit16 : kMaxVDigit);
   const float top_weight = hn::GetLane(hn::MaxOfLanes(d, largest));
   w->scale[i] = top_weight / limit;
   const auto factor = hn::Set(d, top_weight > 0 ? limit / top_weight : 0.f);
   for (int t = 0; t < kPageLen; t += kLanes) {
     const hn::Vec<decltype(di)> digit = hn::NearestInt(hn::Mul(hn::LoadU(d, weight + t), factor));
-    if (args.v.bits == 8) {
+    if (args.v.is_int8()) {
       hn::StoreU(hn::DemoteTo(d16, digit), d16, w->i16[i] + t);
     } else {
       hn::StoreU(hn::DemoteTo(du8, digit), du8, w->u8[i] + t);
@@ -316,10 +432,35 @@ HWY_INLINE void SoftmaxStep(const BlockArgs& args, int r, int i, float* HWY_REST
   }
 }
 
+// What the rows of a block share: scales, and the values in the form that is multiplied.
+struct BlockTiles {
+  HWY_ALIGN float k_scale[kPageLen];
+  HWY_ALIGN float v_scale[kPageLen];
+  const uint8_t* k_tile = nullptr;
+  const uint8_t* v_tile = nullptr;
+  const float* k_floats = nullptr;
+  const float* v_floats = nullptr;
+  int k_offset = 0, max_k_sums = 1, max_v_sums = 1;
+};
+
+// o = o * alpha + block_sum, for floats or integers with a scale.
 template <int kRows>
-HWY_INLINE void AttendRows(const BlockArgs& args, int r0, const uint8_t* HWY_RESTRICT k_tile,
-                           const uint8_t* HWY_RESTRICT v_tile, const float* HWY_RESTRICT k_scale,
-                           const float* HWY_RESTRICT v_scale, SoftmaxState state) {
+HWY_INLINE void AddValues(const float* HWY_RESTRICT block_sum, const WeightDigits& w, int dim,
+                          float* HWY_RESTRICT o) {
+  const hn::CappedTag<float, 16> d;
+  for (int i = 0; i < kRows; ++i) {
+    const auto alpha = hn::Set(d, w.alpha[i]);
+    for (int c = 0; c < dim; c += static_cast<int>(hn::MaxLanes(d))) {
+      const auto v =
+          hn::MulAdd(hn::LoadU(d, o + i * dim + c), alpha, hn::LoadU(d, block_sum + i * dim + c));
+      hn::StoreU(v, d, o + i * dim + c);
+    }
+  }
+}
+
+template <int kRows>
+HWY_INLINE void AttendRows(const BlockArgs& args, int r0, const BlockTiles& tiles,
+                           const BlockScratch& scratch, SoftmaxState state) {
   const hn::CappedTag<float, 16> d;
   const hn::RebindToSigned<decltype(d)> di;
   constexpr int kLanes = static_cast<int>(hn::MaxLanes(d));
@@ -327,99 +468,139 @@ HWY_INLINE void AttendRows(const BlockArgs& args, int r0, const uint8_t* HWY_RES
   const int dim = rows.padded_dim;
   HWY_ALIGN float score[kRows * kPageLen];
   HWY_ALIGN int32_t exact[kRows * kMaxHeadDim];
+  const float* q = rows.q + static_cast<size_t>(r0) * dim;
 
-  if (args.k.bits == 16) {
-    MultiplyF16<kRows>(reinterpret_cast<const f16_t*>(args.k.values), kPageLen, dim,
-                       rows.q + static_cast<size_t>(r0) * dim, dim, score, kPageLen);
+  if (args.k.type == ValueType::kF16) {
+    MultiplyFloats<kRows>(reinterpret_cast<const f16_t*>(args.k.values), kPageLen, dim, q, dim,
+                          score, kPageLen);
+  } else if (args.k.is_float()) {
+    MultiplyFloats<kRows>(tiles.k_floats, kPageLen, dim, q, dim, score, kPageLen);
   } else {
-    if (args.k.bits == 8) {
+    const bool codes = args.k.is_codes();
+    if (!codes) {
       MultiplyPairs<kRows>(reinterpret_cast<const int8_t*>(args.k.values), kPageLen, dim / 2,
                            rows.q16 + static_cast<size_t>(r0) * dim, dim, exact, kPageLen);
     } else {
       MultiplyCodes<kRows, true>(
-          k_tile, kPageLen / 16, dim / 4, args.k.book->max_k_sums,
+          tiles.k_tile, kPageLen / 16, dim / 4, tiles.max_k_sums,
           reinterpret_cast<const uint8_t*>(rows.q8 + static_cast<size_t>(r0) * dim), dim, exact,
           kPageLen);
     }
     for (int i = 0; i < kRows; ++i) {
-      const bool codes = args.k.bits <= 4;
-      const auto shift = hn::Set(di, codes ? args.k.book->offset * rows.q8_sum[r0 + i] : 0);
+      const auto shift = hn::Set(di, codes ? tiles.k_offset * rows.q8_sum[r0 + i] : 0);
       const auto scale = hn::Set(d, codes ? rows.q8_scale[r0 + i] : rows.q16_scale[r0 + i]);
       for (int t = 0; t < kPageLen; t += kLanes) {
         const auto sum = hn::ConvertTo(d, hn::Sub(hn::LoadU(di, exact + i * kPageLen + t), shift));
-        hn::StoreU(hn::Mul(hn::Mul(sum, scale), hn::LoadU(d, k_scale + t)), d,
+        hn::StoreU(hn::Mul(hn::Mul(sum, scale), hn::LoadU(d, tiles.k_scale + t)), d,
                    score + i * kPageLen + t);
       }
     }
   }
+  if (rows.center != nullptr) AddCenter<kRows>(args, r0, score);
   WeightDigits w;
   for (int i = 0; i < kRows; ++i) {
-    if (rows.center != nullptr) AddCenter(args, r0 + i, score + i * kPageLen);
-    SoftmaxStep(args, r0 + i, i, score + i * kPageLen, v_scale, state, &w);
+    for (int a = 0; a < args.num_anchors; ++a) {
+      score[i * kPageLen + args.anchors[a].token] +=
+          DotFloats(q + i * dim, &scratch.k_anchors[static_cast<size_t>(a) * dim], dim);
+    }
+    SoftmaxStep(args, r0 + i, i, score + i * kPageLen, tiles.v_scale, state, &w);
   }
 
   float* HWY_RESTRICT o = state.o + static_cast<size_t>(r0) * dim;
-  if (args.v.bits == 16) {
+  if (args.v.is_float()) {
     HWY_ALIGN float block_sum[kRows * kMaxHeadDim];
-    MultiplyF16<kRows>(reinterpret_cast<const f16_t*>(args.v.values), dim, kPageLen, w.f32[0],
-                       kPageLen, block_sum, dim);
+    if (args.v.type == ValueType::kF16) {
+      MultiplyFloats<kRows>(reinterpret_cast<const f16_t*>(args.v.values), dim, kPageLen, w.f32[0],
+                            kPageLen, block_sum, dim);
+    } else {
+      MultiplyFloats<kRows>(tiles.v_floats, dim, kPageLen, w.f32[0], kPageLen, block_sum, dim);
+    }
+    AddValues<kRows>(block_sum, w, dim, o);
+  } else {
+    if (args.v.is_int8()) {
+      MultiplyPairs<kRows>(reinterpret_cast<const int8_t*>(args.v.values), dim, kPageLen / 2,
+                           w.i16[0], kPageLen, exact, dim);
+    } else {
+      MultiplyCodes<kRows, false>(tiles.v_tile, dim / 16, kPageLen / 4, tiles.max_v_sums, w.u8[0],
+                                  kPageLen, exact, dim);
+    }
     for (int i = 0; i < kRows; ++i) {
-      const auto alpha = hn::Set(d, w.alpha[i]);
+      const auto alpha = hn::Set(d, w.alpha[i]), scale = hn::Set(d, w.scale[i]);
       for (int c = 0; c < dim; c += kLanes) {
-        const auto v =
-            hn::MulAdd(hn::LoadU(d, o + i * dim + c), alpha, hn::LoadU(d, block_sum + i * dim + c));
-        hn::StoreU(v, d, o + i * dim + c);
+        const auto sum = hn::Mul(hn::ConvertTo(d, hn::LoadU(di, exact + i * dim + c)), scale);
+        hn::StoreU(hn::MulAdd(hn::LoadU(d, o + i * dim + c), alpha, sum), d, o + i * dim + c);
       }
     }
-    return;
-  }
-  if (args.v.bits == 8) {
-    MultiplyPairs<kRows>(reinterpret_cast<const int8_t*>(args.v.values), dim, kPageLen / 2,
-                         w.i16[0], kPageLen, exact, dim);
-  } else {
-    MultiplyCodes<kRows, false>(v_tile, dim / 16, kPageLen / 4, args.v.book->max_v_sums, w.u8[0],
-                                kPageLen, exact, dim);
   }
   for (int i = 0; i < kRows; ++i) {
-    const auto alpha = hn::Set(d, w.alpha[i]), scale = hn::Set(d, w.scale[i]);
-    for (int c = 0; c < dim; c += kLanes) {
-      const auto sum = hn::Mul(hn::ConvertTo(d, hn::LoadU(di, exact + i * dim + c)), scale);
-      hn::StoreU(hn::MulAdd(hn::LoadU(d, o + i * dim + c), alpha, sum), d, o + i * dim + c);
+    for (int a = 0; a < args.num_anchors; ++a) {
+      const auto p = hn::Set(d, w.anchor[i][a]);
+      const float* v = &scratch.v_anchors[static_cast<size_t>(a) * dim];
+      for (int c = 0; c < dim; c += kLanes) {
+        hn::StoreU(hn::MulAdd(p, hn::LoadU(d, v + c), hn::LoadU(d, o + i * dim + c)), d,
+                   o + i * dim + c);
+      }
     }
   }
+}
+
+// Levels of a side as bytes, offset added, in the order of its cells.
+HWY_INLINE const uint8_t* FillTile(const BlockSide& side, Side which, int dim, int offset,
+                                   AlignedBuffer<uint8_t>* tile) {
+  tile->Reserve(static_cast<size_t>(dim) * kPageLen);
+  if (side.trellis) {
+    const int lanes = which == Side::kK ? kPageLen : dim;
+    UnpackCodes(side.bits, side.values, dim, kIdentityTable, tile->data());
+    TrellisLevels(side.bits, tile->data(), lanes / 16, dim * kPageLen / lanes / 4, offset);
+  } else {
+    HWY_ALIGN uint8_t table[kMaxLevels];
+    LevelTable(*side.book, offset, table);
+    UnpackCodes(side.bits, side.values, dim, table, tile->data());
+  }
+  return tile->data();
 }
 
 void AttendBlock(const BlockArgs& args, SoftmaxState state, BlockScratch* scratch) {
   const QueryRows& rows = *args.rows;
   const int dim = rows.padded_dim;
-  HWY_ALIGN float k_scale[kPageLen];
-  HWY_ALIGN float v_scale[kPageLen];
-  LoadScales(args.k, k_scale);
-  LoadScales(args.v, v_scale);
-  const size_t tile_bytes = static_cast<size_t>(dim) * kPageLen;
-  HWY_ALIGN uint8_t table[kMaxLevels];
-  if (args.k.bits <= 4) {
-    scratch->k_tile.Reserve(tile_bytes);
-    for (int i = 0; i < kMaxLevels; ++i) {
-      table[i] = static_cast<uint8_t>(args.k.book->levels[i] + args.k.book->offset);
+  BlockTiles tiles;
+  LoadScales(args.k, tiles.k_scale);
+  LoadScales(args.v, tiles.v_scale);
+  if (args.k.is_codes()) {
+    tiles.k_offset = args.k.trellis ? kTrellisOffset : args.k.book->offset;
+    tiles.max_k_sums = args.k.trellis ? 1 : args.k.book->max_k_sums;
+    tiles.k_tile = FillTile(args.k, Side::kK, dim, tiles.k_offset, &scratch->k_tile);
+  } else if (args.k.is_float() && args.k.type != ValueType::kF16) {
+    FillFloats(args.k, Side::kK, dim, &scratch->k_tile, &scratch->k_floats);
+    tiles.k_floats = scratch->k_floats.data();
+  }
+  if (args.v.is_codes()) {
+    tiles.max_v_sums = args.v.trellis ? 1 : args.v.book->max_v_sums;
+    tiles.v_tile = FillTile(args.v, Side::kV, dim, 0, &scratch->v_tile);
+  } else if (args.v.is_float() && args.v.type != ValueType::kF16) {
+    FillFloats(args.v, Side::kV, dim, &scratch->v_tile, &scratch->v_floats);
+    tiles.v_floats = scratch->v_floats.data();
+  }
+  if (args.num_anchors > 0) {
+    const size_t bytes = static_cast<size_t>(dim) * args.anchor_bits / 8;
+    scratch->k_anchors.Reserve(static_cast<size_t>(args.num_anchors) * dim);
+    scratch->v_anchors.Reserve(static_cast<size_t>(args.num_anchors) * dim);
+    for (int a = 0; a < args.num_anchors; ++a) {
+      const size_t at = static_cast<size_t>(a) * dim;
+      DecodeAnchorRow(args.anchor_bits, args.k_anchors + a * bytes, args.anchors[a].k_scale, dim,
+                      &scratch->k_anchors[at]);
+      DecodeAnchorRow(args.anchor_bits, args.v_anchors + a * bytes, args.anchors[a].v_scale, dim,
+                      &scratch->v_anchors[at]);
     }
-    UnpackCodes(args.k.bits, args.k.values, dim, table, scratch->k_tile.data());
   }
-  if (args.v.bits <= 4) {
-    scratch->v_tile.Reserve(tile_bytes);
-    for (int i = 0; i < kMaxLevels; ++i) table[i] = static_cast<uint8_t>(args.v.book->levels[i]);
-    UnpackCodes(args.v.bits, args.v.values, dim, table, scratch->v_tile.data());
-  }
-  const uint8_t* k_tile = scratch->k_tile.data();
-  const uint8_t* v_tile = scratch->v_tile.data();
   int r = 0;
   for (; r + kRowsAtOnce <= rows.num_rows; r += kRowsAtOnce) {
-    AttendRows<kRowsAtOnce>(args, r, k_tile, v_tile, k_scale, v_scale, state);
+    AttendRows<kRowsAtOnce>(args, r, tiles, *scratch, state);
   }
   switch (rows.num_rows - r) {
-    case 1: AttendRows<1>(args, r, k_tile, v_tile, k_scale, v_scale, state); break;
-    case 2: AttendRows<2>(args, r, k_tile, v_tile, k_scale, v_scale, state); break;
-    case 3: AttendRows<3>(args, r, k_tile, v_tile, k_scale, v_scale, state); break;
+    case 1: AttendRows<1>(args, r, tiles, *scratch, state); break;
+    case 2: AttendRows<2>(args, r, tiles, *scratch, state); break;
+    case 3: AttendRows<3>(args, r, tiles, *scratch, state); break;
     default: break;
   }
 }

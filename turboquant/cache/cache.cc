@@ -24,6 +24,10 @@ Status CacheConfig::Validate() const {
     return InvalidArgument("cache: ", formats.size(), " head formats for ", num_layers,
                            " layers x ", num_kv_heads, " KV heads = ", heads);
   }
+  if (!tensors.empty() && tensors.size() != heads) {
+    return InvalidArgument("cache: tensors of ", tensors.size(), " heads for ", num_layers,
+                           " layers x ", num_kv_heads, " KV heads = ", heads);
+  }
   if (!centers.empty() && centers.size() != heads) {
     return InvalidArgument("cache: ", centers.size(), " centres for ", num_layers, " layers x ",
                            num_kv_heads, " KV heads = ", heads);
@@ -34,8 +38,8 @@ Status CacheConfig::Validate() const {
   }
   for (size_t i = 0; i < heads; ++i) {
     const std::string where = StrCat("layer ", i / num_kv_heads, ", KV head ", i % num_kv_heads);
-    TQ_RETURN_IF_ERROR(ValidateCodec(formats[i].k, Side::kK).WithContext(where + ", K"));
-    TQ_RETURN_IF_ERROR(ValidateCodec(formats[i].v, Side::kV).WithContext(where + ", V"));
+    TQ_RETURN_IF_ERROR(ValidateFormat(formats[i]).WithContext(where));
+    TQ_RETURN_IF_ERROR(ValidateTensors(i).WithContext(where));
     if (formats[i].k.center != Center::kNone && centers.empty()) {
       return InvalidArgument(where,
                              ": center 'rope_mean' needs a mean; give centers, from a k bias "
@@ -54,6 +58,49 @@ Status CacheConfig::Validate() const {
   return OkStatus();
 }
 
+Status CacheConfig::ValidateTensors(size_t i) const {
+  static const HeadTensors none;
+  const HeadFormat& f = formats[i];
+  const HeadTensors& t = tensors.empty() ? none : tensors[i];
+  const size_t matrix_size = static_cast<size_t>(head_dim) * head_dim;
+  const auto check = [&](const Codec& c, const char* side, const std::vector<float>& matrix,
+                         const std::vector<float>& levels) -> Status {
+    if (c.rotate == Rotate::kMatrix) {
+      if (matrix.size() != matrix_size) {
+        return InvalidArgument(side, ": rotate 'matrix' needs a matrix of ", head_dim, " x ",
+                               head_dim, " from a profile; found ", matrix.size(), " numbers");
+      }
+      const auto rotation = Rotation::FromMatrix(matrix, head_dim);
+      if (!rotation.ok()) return rotation.status().WithContext(side);
+    }
+    if (c.codebook == Codebook::kCalibrated) {
+      if (levels.size() != size_t{1} << c.bits) {
+        return InvalidArgument(side, ": codebook 'calibrated' of ", c.bits, " bits needs ",
+                               1 << c.bits, " levels from a profile; found ", levels.size());
+      }
+      const auto book = MakeCodebook(levels);
+      if (!book.ok()) return book.status().WithContext(side);
+    }
+    return OkStatus();
+  };
+  TQ_RETURN_IF_ERROR(check(f.k, "K", t.k_matrix, t.k_levels));
+  TQ_RETURN_IF_ERROR(check(f.v, "V", t.v_matrix, t.v_levels));
+  if (f.anchors > 0) {
+    if (t.queries.empty()) {
+      return InvalidArgument(f.anchors,
+                             " anchors a block need the mean query of this head from a profile; "
+                             "calibrate one, or use a format without anchors");
+    }
+    for (const std::vector<float>& mean : t.queries.means) {
+      if (static_cast<int>(mean.size()) != head_dim) {
+        return InvalidArgument("a mean query has ", mean.size(), " channels; head_dim is ",
+                               head_dim);
+      }
+    }
+  }
+  return OkStatus();
+}
+
 Result<std::unique_ptr<KvCache>> KvCache::Create(CacheConfig config) {
   TQ_RETURN_IF_ERROR(config.Validate());
   return std::unique_ptr<KvCache>(new KvCache(std::move(config)));
@@ -65,7 +112,7 @@ KvCache::KvCache(CacheConfig config) : config_(std::move(config)) {
   rule_.sink_blocks = DivCeil(config_.sink_len, kPageLen);
   rule_.recent_blocks = DivCeil(config_.recent_len, kPageLen);
   const int head_dim = config_.head_dim;
-  bool any_center = false;
+  bool need_rope = false;
   for (int layer = 0; layer < config_.num_layers; ++layer) {
     for (int head = 0; head < config_.num_kv_heads; ++head) {
       HeadLayout l;
@@ -76,12 +123,28 @@ KvCache::KvCache(CacheConfig config) : config_(std::move(config)) {
       l.record_offset = sealed_slot_bytes_;
       open_slot_bytes_ += l.open.bytes;
       sealed_slot_bytes_ += l.record.bytes;
-      sealed_scale_bytes_ += ScaleBytes(l.format.k) + ScaleBytes(l.format.v);
-      l.k_rotation = Rotation(l.format.k.rotate, head_dim, config_.seed, layer, head, Side::kK);
-      l.v_rotation = Rotation(l.format.v.rotate, head_dim, config_.seed, layer, head, Side::kV);
+      sealed_scale_bytes_ += ScaleBytes(l.format.k, head_dim) + ScaleBytes(l.format.v, head_dim);
+      const size_t index = static_cast<size_t>(layer) * config_.num_kv_heads + head;
+      const HeadTensors* tensors = config_.tensors.empty() ? nullptr : &config_.tensors[index];
+      // Tensors were validated.
+      const auto rotation = [&](const Codec& codec, Side side) {
+        return codec.rotate == Rotate::kMatrix
+                   ? *Rotation::FromMatrix(
+                         side == Side::kK ? tensors->k_matrix : tensors->v_matrix, head_dim)
+                   : Rotation(codec.rotate, head_dim, config_.seed, layer, head, side);
+      };
+      l.k_rotation = rotation(l.format.k, Side::kK);
+      l.v_rotation = rotation(l.format.v, Side::kV);
+      if (l.format.k.codebook == Codebook::kCalibrated) l.k_book = *MakeCodebook(tensors->k_levels);
+      if (l.format.v.codebook == Codebook::kCalibrated) l.v_book = *MakeCodebook(tensors->v_levels);
       if (l.format.k.center == Center::kRopeMean) {
-        l.center = config_.centers[static_cast<size_t>(layer) * config_.num_kv_heads + head];
-        any_center |= !l.center.empty();
+        l.center = config_.centers[index];
+        need_rope |= !l.center.empty();
+      }
+      if (l.format.anchors > 0) {
+        l.scorer = AnchorScorer(tensors->queries, config_.rope, head_dim, l.center,
+                                rule_.recent_blocks * kPageLen);
+        need_rope = true;
       }
       layouts_.push_back(std::move(l));
     }
@@ -89,12 +152,12 @@ KvCache::KvCache(CacheConfig config) : config_(std::move(config)) {
   // The side info of all heads lies behind the records of the slot.
   for (HeadLayout& l : layouts_) {
     l.side_offset = sealed_slot_bytes_;
-    sealed_slot_bytes_ += sizeof(RecordSideInfo);
-    sealed_scale_bytes_ += sizeof(RecordSideInfo);
+    sealed_slot_bytes_ += SideInfoBytes(l.format);
+    sealed_scale_bytes_ += SideInfoBytes(l.format);
   }
   open_pool_ = BlockPool(open_slot_bytes_);
   sealed_pool_ = BlockPool(sealed_slot_bytes_);
-  if (any_center) center_table_ = CenterTable(config_.rope);
+  if (need_rope) center_table_ = CenterTable(config_.rope);
 }
 
 Result<KvCache::Sequence*> KvCache::Find(SeqId seq) {
@@ -292,10 +355,10 @@ Status KvCache::AppendLayer(SeqId seq, int layer, const float* k, const float* v
     const size_t source =
         static_cast<size_t>(from - first) * stride + static_cast<size_t>(head) * head_dim;
     const int row = static_cast<int>(from % kPageLen), rows = static_cast<int>(to - from);
-    const RowWriter kw{Side::kK, head_dim, l.open.k_bits, &l.k_rotation, &l.center, &center_table_};
+    const RowWriter kw{Side::kK, head_dim, l.open.k_type, &l.k_rotation, &l.center, &center_table_};
     WriteOpenRows(kw, k + source, stride, from, row, rows, base + l.open.k_values,
                   reinterpret_cast<float*>(base + l.open.k_scales), &counters[task]);
-    const RowWriter vw{Side::kV, head_dim, l.open.v_bits, &l.v_rotation, nullptr, nullptr};
+    const RowWriter vw{Side::kV, head_dim, l.open.v_type, &l.v_rotation, nullptr, nullptr};
     WriteOpenRows(vw, v + source, stride, from, row, rows, base + l.open.v_values,
                   reinterpret_cast<float*>(base + l.open.v_scales), &counters[task]);
   };
@@ -320,22 +383,40 @@ Status KvCache::AppendLayer(SeqId seq, int layer, const float* k, const float* v
 
   pool.ParallelFor(s->sealing.size() * heads, [&](size_t task, int) {
     const int head = static_cast<int>(task % heads);
-    const Block& block = s->blocks[static_cast<size_t>(s->sealing[task / heads])];
-    const HeadLayout& l = layout(layer, head);
-    const std::byte* open = open_pool_.data(block.open) + l.open_offset;
-    std::byte* slot = sealed_pool_.data(block.sealed);
-    auto* record = reinterpret_cast<uint8_t*>(slot + l.record_offset);
-    auto* info = reinterpret_cast<RecordSideInfo*>(slot + l.side_offset);
-    SealSide(l.format.k, Side::kK, head_dim, l.open.k_bits, open + l.open.k_values,
-             reinterpret_cast<const float*>(open + l.open.k_scales), record + l.record.k_codes,
-             record + l.record.k_scales, &info->k_base, nullptr);
-    SealSide(l.format.v, Side::kV, head_dim, l.open.v_bits, open + l.open.v_values,
-             reinterpret_cast<const float*>(open + l.open.v_scales), record + l.record.v_codes,
-             record + l.record.v_scales, &info->v_base, &info->v_bound);
-    info->flags = 1;
+    const int64_t index = s->sealing[task / heads];
+    const Block& block = s->blocks[static_cast<size_t>(index)];
+    SealHead(layout(layer, head), index, open_pool_.data(block.open),
+             sealed_pool_.data(block.sealed));
   });
   s->layer_written[static_cast<size_t>(layer)] = true;
   return OkStatus();
+}
+
+void KvCache::SealHead(const HeadLayout& l, int64_t block_index, const std::byte* open_slot,
+                       std::byte* slot) const {
+  const int head_dim = config_.head_dim;
+  const std::byte* base = open_slot + l.open_offset;
+  auto* record = reinterpret_cast<uint8_t*>(slot + l.record_offset);
+  auto* info = reinterpret_cast<RecordSideInfo*>(slot + l.side_offset);
+  const OpenSide k{Side::kK, head_dim, l.open.k_type, base + l.open.k_values,
+                   reinterpret_cast<const float*>(base + l.open.k_scales)};
+  const OpenSide v{Side::kV, head_dim, l.open.v_type, base + l.open.v_values,
+                   reinterpret_cast<const float*>(base + l.open.v_scales)};
+  SealSide(l.format.k, &l.k_book, k, record + l.record.k_codes, record + l.record.k_scales,
+           &info->k_base, nullptr);
+  SealSide(l.format.v, &l.v_book, v, record + l.record.v_codes, record + l.record.v_scales,
+           &info->v_base, &info->v_bound);
+  info->flags = 1;
+  if (l.format.anchors == 0) return;
+  std::vector<float> k_rows(static_cast<size_t>(kPageLen) * head_dim), v_rows(k_rows.size());
+  DecodeSealedSide(l.format.k, &l.k_book, Side::kK, head_dim, record + l.record.k_codes,
+                   record + l.record.k_scales, info->k_base, k_rows.data());
+  DecodeSealedSide(l.format.v, &l.v_book, Side::kV, head_dim, record + l.record.v_codes,
+                   record + l.record.v_scales, info->v_base, v_rows.data());
+  SealAnchors({&l.format, &l.scorer, &l.k_rotation, &center_table_, block_index * kPageLen, k, v,
+               k_rows.data(), v_rows.data()},
+              record + l.record.k_anchors, record + l.record.v_anchors,
+              reinterpret_cast<AnchorInfo*>(info + 1));
 }
 
 Status KvCache::CommitAppend(SeqId seq) {
@@ -420,9 +501,9 @@ Result<TruncateResult> KvCache::Truncate(SeqId seq, int64_t len) {
     Reopen(s->blocks[static_cast<size_t>(b)]);
   }
   if (!reopened.empty()) {
-    // f16 codes are the f16 rows, so nothing was lost there.
+    // Float codes are the rows themselves, so nothing was lost there.
     result.exact = std::all_of(config_.formats.begin(), config_.formats.end(),
-                               [](const HeadFormat& f) { return f.k.is_f16() && f.v.is_f16(); });
+                               [](const HeadFormat& f) { return f.k.is_float() && f.v.is_float(); });
   }
   if (len % kPageLen != 0) {
     // The partial block will change: its sealed form is void.
@@ -439,6 +520,7 @@ Result<TruncateResult> KvCache::Truncate(SeqId seq, int64_t len) {
 void KvCache::Reopen(Block& b) {
   const int head_dim = config_.head_dim;
   std::vector<float> rows(static_cast<size_t>(kPageLen) * head_dim);
+  float residual[kMaxHeadDim];
   const Rotation none;  // the rows are rotated and centred already
   WriteCounters ignored;
   const std::byte* slot = sealed_pool_.data(b.sealed);
@@ -446,16 +528,30 @@ void KvCache::Reopen(Block& b) {
     const auto* record = reinterpret_cast<const uint8_t*>(slot + l.record_offset);
     const auto* info = reinterpret_cast<const RecordSideInfo*>(slot + l.side_offset);
     std::byte* open = open_pool_.data(b.open) + l.open_offset;
-    DecodeSealedSide(l.format.k, Side::kK, head_dim, record + l.record.k_codes,
-                     record + l.record.k_scales, info->k_base, rows.data());
-    WriteOpenRows({Side::kK, head_dim, l.open.k_bits, &none, nullptr, nullptr}, rows.data(),
-                  head_dim, 0, 0, kPageLen, open + l.open.k_values,
-                  reinterpret_cast<float*>(open + l.open.k_scales), &ignored);
-    DecodeSealedSide(l.format.v, Side::kV, head_dim, record + l.record.v_codes,
-                     record + l.record.v_scales, info->v_base, rows.data());
-    WriteOpenRows({Side::kV, head_dim, l.open.v_bits, &none, nullptr, nullptr}, rows.data(),
-                  head_dim, 0, 0, kPageLen, open + l.open.v_values,
-                  reinterpret_cast<float*>(open + l.open.v_scales), &ignored);
+    const auto* anchors = reinterpret_cast<const AnchorInfo*>(info + 1);
+    const auto reopen = [&](Side side) {
+      const bool is_k = side == Side::kK;
+      DecodeSealedSide(is_k ? l.format.k : l.format.v, is_k ? &l.k_book : &l.v_book, side, head_dim,
+                       record + (is_k ? l.record.k_codes : l.record.v_codes),
+                       record + (is_k ? l.record.k_scales : l.record.v_scales),
+                       is_k ? info->k_base : info->v_base, rows.data());
+      for (int a = 0; a < l.format.anchors; ++a) {
+        const size_t bytes = AnchorBytes(l.format, head_dim) / l.format.anchors;
+        DecodeAnchorRow(l.format.anchor_bits,
+                        record + (is_k ? l.record.k_anchors : l.record.v_anchors) + a * bytes,
+                        is_k ? anchors[a].k_scale : anchors[a].v_scale, PaddedDim(head_dim),
+                        residual);
+        float* row = &rows[static_cast<size_t>(anchors[a].token) * head_dim];
+        for (int c = 0; c < head_dim; ++c) row[c] += residual[c];
+      }
+      WriteOpenRows({side, head_dim, is_k ? l.open.k_type : l.open.v_type, &none, nullptr, nullptr},
+                    rows.data(), static_cast<size_t>(head_dim), 0, 0, kPageLen,
+                    open + (is_k ? l.open.k_values : l.open.v_values),
+                    reinterpret_cast<float*>(open + (is_k ? l.open.k_scales : l.open.v_scales)),
+                    &ignored);
+    };
+    reopen(Side::kK);
+    reopen(Side::kV);
   }
 }
 

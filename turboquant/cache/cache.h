@@ -24,13 +24,22 @@
 #include "turboquant/base/status.h"
 #include "turboquant/base/thread_pool.h"
 #include "turboquant/cache/block_pool.h"
+#include "turboquant/codec/anchor.h"
 #include "turboquant/codec/center.h"
+#include "turboquant/codec/codebook.h"
 #include "turboquant/codec/codec.h"
 #include "turboquant/codec/encode.h"
 #include "turboquant/codec/record_layout.h"
 #include "turboquant/codec/rotation.h"
 
 namespace tq {
+
+// What a profile knows of one head beyond its format; empty parts are not used.
+struct HeadTensors {
+  std::vector<float> k_matrix, v_matrix;  // rotate: matrix, [head_dim][head_dim] row-major
+  std::vector<float> k_levels, v_levels;  // codebook: calibrated, [2^bits] in units of the row's rms
+  QueryStatistics queries;                // anchors
+};
 
 struct CacheConfig {
   int num_layers = 0;
@@ -41,13 +50,17 @@ struct CacheConfig {
   int rollback_len = 64;  // truncation within this distance is exact; rounded up to blocks
   RecentType recent = RecentType::kQ8;
   std::vector<HeadFormat> formats;  // [num_layers * num_kv_heads], layer-major
-  RopeFrequencies rope;             // needed when a format has center = rope_mean
+  RopeFrequencies rope;             // needed when a format has center = rope_mean or anchors
   std::vector<HeadCenter> centers;  // [num_layers * num_kv_heads], or empty: no centre anywhere
+  std::vector<HeadTensors> tensors;  // [num_layers * num_kv_heads], or empty
   uint64_t seed = 0;                // of the rotation signs
   size_t max_bytes = 0;             // refuse to allocate more than this; 0 = no limit
   LogSink log;
 
   Status Validate() const;
+
+ private:
+  Status ValidateTensors(size_t head) const;
 };
 
 // Which form a query reads, by block index. P = block of the query's position.
@@ -126,6 +139,8 @@ class KvCache {
     size_t side_offset = 0;    // of RecordSideInfo, in a sealed slot
     Rotation k_rotation, v_rotation;
     HeadCenter center;  // empty: none
+    CodebookTable k_book, v_book;  // calibrated books
+    AnchorScorer scorer;
   };
   const HeadLayout& layout(int layer, int head) const {
     return layouts_[static_cast<size_t>(layer) * config_.num_kv_heads + head];
@@ -162,6 +177,7 @@ class KvCache {
   int64_t FirstOpenBlock(int64_t len) const;
   void ReleaseBlocksFrom(Sequence& s, int64_t first);
   void ReleaseOpenBehind(Sequence& s);
+  void SealHead(const HeadLayout& l, int64_t block_index, const std::byte* open, std::byte* slot) const;
   void Reopen(Block& b);
 
   CacheConfig config_;

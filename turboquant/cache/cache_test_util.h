@@ -101,18 +101,19 @@ struct Driver {
           const KvCache::HeadLayout& l = cache->layout(layer, head);
           if (!open) {
             ASSERT_EQ(0, std::memcmp(x + l.record_offset, y + l.record_offset, l.record.bytes));
-            ASSERT_EQ(0, std::memcmp(x + l.side_offset, y + l.side_offset, sizeof(RecordSideInfo)));
+            ASSERT_EQ(0, std::memcmp(x + l.side_offset, y + l.side_offset,
+                                     SideInfoBytes(l.format)));
             continue;
           }
           for (int64_t t = 0; t < rows; ++t) {
             for (int c = 0; c < dim; ++c) {
               ASSERT_EQ(
-                  OpenValue(x + l.open_offset, l.open.k_values, l.open.k_bits, Side::kK, dim, t, c),
-                  OpenValue(y + l.open_offset, l.open.k_values, l.open.k_bits, Side::kK, dim, t,
+                  OpenValue(x + l.open_offset, l.open.k_values, l.open.k_type, Side::kK, dim, t, c),
+                  OpenValue(y + l.open_offset, l.open.k_values, l.open.k_type, Side::kK, dim, t,
                             c));
               ASSERT_EQ(
-                  OpenValue(x + l.open_offset, l.open.v_values, l.open.v_bits, Side::kV, dim, t, c),
-                  OpenValue(y + l.open_offset, l.open.v_values, l.open.v_bits, Side::kV, dim, t,
+                  OpenValue(x + l.open_offset, l.open.v_values, l.open.v_type, Side::kV, dim, t, c),
+                  OpenValue(y + l.open_offset, l.open.v_values, l.open.v_type, Side::kV, dim, t,
                             c));
             }
           }
@@ -121,12 +122,12 @@ struct Driver {
     }
   }
 
-  static int OpenValue(const std::byte* slot, size_t offset, int bits, Side side, int dim,
+  static int OpenValue(const std::byte* slot, size_t offset, ValueType type, Side side, int dim,
                        int64_t t, int c) {
     const int lane = static_cast<int>(side == Side::kK ? t : c);
     const int depth = static_cast<int>(side == Side::kK ? c : t);
     const int lanes = NumLanes(side, dim);
-    if (bits == 8) {
+    if (OpenBits(type) == 8) {
       return reinterpret_cast<const int8_t*>(slot + offset)[Int8Index(lane, depth, lanes)];
     }
     return reinterpret_cast<const f16_t*>(slot + offset)[F16Index(lane, depth, lanes)];

@@ -78,9 +78,8 @@ class Fields {
     *out = n;
     return OkStatus();
   }
-  // One of `names`; those in `planned` are refused as unsupported. Sets *out to the index.
-  Status Choice(const char* key, std::initializer_list<const char*> names,
-                std::initializer_list<const char*> planned, int* out) {
+  // One of `names`. Sets *out to the index.
+  Status Choice(const char* key, std::initializer_list<const char*> names, int* out) {
     std::string text;
     if (!Has(key)) return OkStatus();
     TQ_RETURN_IF_ERROR(String(key, &text));
@@ -93,11 +92,6 @@ class Fields {
       }
       list += (list.empty() ? "" : ", ") + std::string(name);
       ++i;
-    }
-    for (const char* name : planned) {
-      if (text == name) {
-        return Unsupported(where_, ".", key, " '", text, "' has no kernel; supported: ", list);
-      }
     }
     return InvalidArgument(where_, ".", key, " is '", text, "'; it must be one of ", list);
   }
@@ -130,59 +124,78 @@ Status ReadCodec(const Json& json, const std::string& where, Side side, Codec* c
   Fields f(json, where);
   TQ_RETURN_IF_ERROR(f.CheckObject());
   if (const Json* bits = f.Get("bits")) {
-    int n = 0;
-    if (bits->is_string() && bits->get<std::string>() == "f16") {
-      n = 16;
-    } else if (bits->is_string()) {
-      return Unsupported(where, ".bits '", bits->get<std::string>(),
-                         "' has no kernel; supported: 2, 3, 4, 8, \"f16\"");
+    Result<Codec> fresh = Codec{};
+    if (bits->is_string()) {
+      const std::string name = bits->get<std::string>();
+      const auto formats = RegisteredFormats();
+      const auto it = std::find_if(formats.begin(), formats.end(), [&](const FormatInfo& info) {
+        return info.type != ValueType::kInt && name == info.name;
+      });
+      if (it == formats.end()) {
+        return Unsupported(where, ".bits '", name,
+                           "' has no kernel; supported: 2, 3, 4, 5, 6, 8, \"fp8\", \"bf16\", "
+                           "\"f16\"");
+      }
+      fresh = it->codec();
     } else {
+      int n = 0;
       TQ_RETURN_IF_ERROR(f.Int("bits", 1, 16, &n));
+      fresh = DefaultCodec(n);
     }
-    const Center center = codec->center;
-    Result<Codec> fresh = DefaultCodec(n);
     if (!fresh.ok()) return fresh.status().WithContext(where);
-    *codec = WithCenter(*fresh, center);
+    *codec = WithCenter(*fresh, codec->center);
   }
   int choice = static_cast<int>(codec->center);
-  TQ_RETURN_IF_ERROR(f.Choice("center", {"none", "rope_mean"}, {}, &choice));
+  TQ_RETURN_IF_ERROR(f.Choice("center", {"none", "rope_mean"}, &choice));
   if (static_cast<Center>(choice) != codec->center) {
     *codec = WithCenter(*codec, static_cast<Center>(choice));
   }
   choice = static_cast<int>(codec->rotate);
-  TQ_RETURN_IF_ERROR(f.Choice("rotate", {"none", "hadamard"}, {"matrix"}, &choice));
+  TQ_RETURN_IF_ERROR(f.Choice("rotate", {"none", "hadamard", "matrix"}, &choice));
   codec->rotate = static_cast<Rotate>(choice);
   choice = static_cast<int>(codec->codebook);
   TQ_RETURN_IF_ERROR(
-      f.Choice("codebook", {"none", "uniform", "lloyd"}, {"calibrated", "trellis"}, &choice));
+      f.Choice("codebook", {"none", "uniform", "lloyd", "calibrated", "trellis"}, &choice));
   codec->codebook = static_cast<Codebook>(choice);
   choice = static_cast<int>(codec->gain);
-  TQ_RETURN_IF_ERROR(f.Choice("gain", {"none", "norm", "unbiased"}, {}, &choice));
+  TQ_RETURN_IF_ERROR(f.Choice("gain", {"none", "norm", "unbiased"}, &choice));
   codec->gain = static_cast<Gain>(choice);
   choice = static_cast<int>(codec->scale);
-  TQ_RETURN_IF_ERROR(f.Choice("scale", {"none", "log8"}, {"f16"}, &choice));
+  TQ_RETURN_IF_ERROR(f.Choice("scale", {"none", "log8", "f16"}, &choice));
   codec->scale = static_cast<ScaleType>(choice);
-  choice = 0;
-  TQ_RETURN_IF_ERROR(f.Choice("zero", {"symmetric"}, {"affine"}, &choice));
+  choice = static_cast<int>(codec->zero);
+  TQ_RETURN_IF_ERROR(f.Choice("zero", {"symmetric", "affine"}, &choice));
+  codec->zero = static_cast<Zero>(choice);
   if (const Json* group = f.Get("group_len")) {
-    if (!(group->is_string() && group->get<std::string>() == "head")) {
-      return Unsupported(where, ".group_len ", group->dump(),
-                         " has no kernel; supported: \"head\"");
+    if (group->is_string() && group->get<std::string>() == "head") {
+      codec->group_len = kGroupHead;
+    } else {
+      TQ_RETURN_IF_ERROR(f.Int("group_len", 1, kMaxHeadDim, &codec->group_len));
     }
   }
   f.NoteUnknown(notes);
   return ValidateCodec(*codec, side).WithContext(where);
 }
 
+Status ReadAnchors(Fields& f, HeadFormat* format) {
+  TQ_RETURN_IF_ERROR(f.Int("anchors_per_page", 0, kMaxAnchors, &format->anchors));
+  TQ_RETURN_IF_ERROR(f.Int("anchor_bits", 1, 16, &format->anchor_bits));
+  return OkStatus();
+}
+
 Json CodecToJson(const Codec& c, Side side) {
   Json j;
-  if (c.is_f16()) {
-    j["bits"] = "f16";
+  if (c.is_float()) {
+    j["bits"] = Name(c.type);
   } else {
     j["bits"] = c.bits;
   }
   j["rotate"] = Name(c.rotate);
-  j["group_len"] = "head";
+  if (c.group_len == kGroupHead) {
+    j["group_len"] = "head";
+  } else {
+    j["group_len"] = c.group_len;
+  }
   j["scale"] = Name(c.scale);
   j["zero"] = Name(c.zero);
   j["codebook"] = Name(c.codebook);
@@ -197,8 +210,126 @@ std::string Hex(uint64_t n) {
   return std::string(text, r.ptr);
 }
 
-std::string MeanName(int layer) {
-  return StrCat("layers.", layer, ".k_mean");
+std::string TensorName(int layer, const char* what) {
+  return StrCat("layers.", layer, ".", what);
+}
+
+// What a profile stores for each KV head, and how the tensor of a layer is shaped behind its first
+// dimension, the KV heads.
+struct TensorKind {
+  const char* name;
+  std::vector<float> HeadTensors::*member;
+  // Numbers of one head: of a matrix or of a book, by the head's format. 0: not used.
+  std::vector<int64_t> (*shape)(const Profile& p, const HeadFormat& f);
+};
+std::vector<int64_t> MatrixShape(const Profile& p, const Codec& c) {
+  if (c.rotate != Rotate::kMatrix) return {};
+  return {p.model.head_dim, p.model.head_dim};
+}
+std::vector<int64_t> LevelShape(const Codec& c) {
+  if (c.codebook != Codebook::kCalibrated) return {};
+  return {int64_t{1} << c.bits};
+}
+const TensorKind kTensorKinds[] = {
+    {"k_matrix", &HeadTensors::k_matrix,
+     [](const Profile& p, const HeadFormat& f) { return MatrixShape(p, f.k); }},
+    {"v_matrix", &HeadTensors::v_matrix,
+     [](const Profile& p, const HeadFormat& f) { return MatrixShape(p, f.v); }},
+    {"k_levels", &HeadTensors::k_levels,
+     [](const Profile&, const HeadFormat& f) { return LevelShape(f.k); }},
+    {"v_levels", &HeadTensors::v_levels,
+     [](const Profile&, const HeadFormat& f) { return LevelShape(f.v); }},
+};
+
+// Books of heads with different widths differ in length: those tensors are one for each head.
+std::string HeadTensorName(int layer, int head, const char* what) {
+  return StrCat("layers.", layer, ".heads.", head, ".", what);
+}
+
+Status ReadTensors(const SafetensorsFile& file, Profile* p) {
+  const int heads = p->model.num_kv_heads, dim = p->model.head_dim;
+  const size_t all = static_cast<size_t>(p->model.num_layers) * heads;
+  std::vector<HeadTensors> tensors(all);
+  bool any = false, any_mean = false;
+  std::vector<std::vector<float>> means(all, std::vector<float>(static_cast<size_t>(dim), 0.f));
+  for (int layer = 0; layer < p->model.num_layers; ++layer) {
+    const size_t first = static_cast<size_t>(layer) * heads;
+    const std::string mean = TensorName(layer, "k_mean");
+    if (file.Find(mean) != nullptr) {
+      TQ_ASSIGN_OR_RETURN(const std::vector<float> values, file.GetFloats(mean, {heads, dim}));
+      for (int h = 0; h < heads; ++h) {
+        means[first + h].assign(values.begin() + h * dim, values.begin() + (h + 1) * dim);
+      }
+      any_mean = true;
+    }
+    const std::string query = TensorName(layer, "q_mean");
+    if (file.Find(query) != nullptr) {
+      const int q_heads = p->model.num_q_heads;
+      if (q_heads <= 0 || q_heads % heads != 0) {
+        return InvalidArgument(query, ": model.num_q_heads is ", q_heads,
+                               "; a multiple of num_kv_heads = ", heads, " was expected");
+      }
+      const int group = q_heads / heads;
+      TQ_ASSIGN_OR_RETURN(const std::vector<float> values, file.GetFloats(query, {q_heads, dim}));
+      TQ_ASSIGN_OR_RETURN(const std::vector<float> rms,
+                          file.GetFloats(TensorName(layer, "q_rms"), {heads}));
+      for (int h = 0; h < heads; ++h) {
+        QueryStatistics& q = tensors[first + h].queries;
+        q.rms = rms[static_cast<size_t>(h)];
+        for (int g = 0; g < group; ++g) {
+          const auto from = values.begin() + (static_cast<std::ptrdiff_t>(h) * group + g) * dim;
+          q.means.emplace_back(from, from + dim);
+        }
+      }
+      any = true;
+    }
+    for (int h = 0; h < heads; ++h) {
+      for (const TensorKind& kind : kTensorKinds) {
+        const std::vector<int64_t> shape = kind.shape(*p, p->formats[first + h]);
+        const std::string name = HeadTensorName(layer, h, kind.name);
+        if (shape.empty() || file.Find(name) == nullptr) continue;
+        TQ_ASSIGN_OR_RETURN(tensors[first + h].*kind.member, file.GetFloats(name, shape));
+        any = true;
+      }
+    }
+  }
+  if (any_mean) p->k_means = std::move(means);
+  if (any) p->tensors = std::move(tensors);
+  return OkStatus();
+}
+
+void AddTensors(const Profile& p, std::vector<SafetensorsSource>* sources) {
+  const int heads = p.model.num_kv_heads, dim = p.model.head_dim;
+  for (int layer = 0; layer < p.model.num_layers; ++layer) {
+    const size_t first = static_cast<size_t>(layer) * heads;
+    if (!p.k_means.empty()) {
+      SafetensorsSource s{TensorName(layer, "k_mean"), {heads, dim}, {}};
+      for (int h = 0; h < heads; ++h) {
+        s.values.insert(s.values.end(), p.k_means[first + h].begin(), p.k_means[first + h].end());
+      }
+      sources->push_back(std::move(s));
+    }
+    if (p.tensors.empty()) continue;
+    if (!p.tensors[first].queries.empty()) {
+      SafetensorsSource mean{TensorName(layer, "q_mean"), {p.model.num_q_heads, dim}, {}};
+      SafetensorsSource rms{TensorName(layer, "q_rms"), {heads}, {}};
+      for (int h = 0; h < heads; ++h) {
+        const QueryStatistics& q = p.tensors[first + h].queries;
+        rms.values.push_back(q.rms);
+        for (const auto& m : q.means) mean.values.insert(mean.values.end(), m.begin(), m.end());
+      }
+      sources->push_back(std::move(mean));
+      sources->push_back(std::move(rms));
+    }
+    for (int h = 0; h < heads; ++h) {
+      for (const TensorKind& kind : kTensorKinds) {
+        const std::vector<int64_t> shape = kind.shape(p, p.formats[first + h]);
+        if (shape.empty()) continue;
+        sources->push_back(
+            {HeadTensorName(layer, h, kind.name), shape, p.tensors[first + h].*kind.member});
+      }
+    }
+  }
 }
 
 }  // namespace
@@ -258,17 +389,12 @@ Result<Profile> Profile::Parse(std::string_view text, std::string_view tensors,
     TQ_RETURN_IF_ERROR(d.Int("recent_len", 0, 1 << 24, &p.recent_len));
     TQ_RETURN_IF_ERROR(d.Int("sink_len", 0, 1 << 24, &p.sink_len));
     int recent = static_cast<int>(p.recent);
-    TQ_RETURN_IF_ERROR(d.Choice("recent", {"q8", "f16"}, {}, &recent));
+    TQ_RETURN_IF_ERROR(d.Choice("recent", {"q8", "f16"}, &recent));
     p.recent = static_cast<RecentType>(recent);
     int64_t seed = 0;
     TQ_RETURN_IF_ERROR(d.Int("seed", 0, INT64_MAX, &seed));
     p.seed = static_cast<uint64_t>(seed);
-    int anchors = 0;
-    TQ_RETURN_IF_ERROR(d.Int("anchors_per_page", 0, 4, &anchors));
-    if (anchors != 0) {
-      return Unsupported(name, ": defaults.anchors_per_page ", anchors,
-                         " has no kernel; supported: 0");
-    }
+    TQ_RETURN_IF_ERROR(ReadAnchors(d, &format));
     if (const Json* k = d.Get("k")) {
       TQ_RETURN_IF_ERROR(
           ReadCodec(*k, StrCat(name, ": defaults.k"), Side::kK, &format.k, &p.notes));
@@ -308,6 +434,7 @@ Result<Profile> Profile::Parse(std::string_view text, std::string_view tensors,
           if (v != nullptr) {
             TQ_RETURN_IF_ERROR(ReadCodec(*v, where + ".v", Side::kV, &target.v, &notes));
           }
+          TQ_RETURN_IF_ERROR(ReadAnchors(entry, &target));
           if (layer == layer_list->front() && head == head_list->front()) {
             p.notes.insert(p.notes.end(), notes.begin(), notes.end());
           }
@@ -334,23 +461,13 @@ Result<Profile> Profile::Parse(std::string_view text, std::string_view tensors,
   if (!tensors.empty()) {
     TQ_ASSIGN_OR_RETURN(const SafetensorsFile file,
                         SafetensorsFile::Parse(std::as_bytes(std::span(tensors)), name));
-    const std::vector<int64_t> shape = {heads, p.model.head_dim};
-    for (int layer = 0; layer < p.model.num_layers; ++layer) {
-      std::vector<float> values(static_cast<size_t>(heads) * p.model.head_dim, 0.f);
-      if (file.Find(MeanName(layer)) != nullptr) {
-        TQ_ASSIGN_OR_RETURN(values, file.GetFloats(MeanName(layer), shape));
-      }
-      for (int head = 0; head < heads; ++head) {
-        const auto from = values.begin() + head * p.model.head_dim;
-        p.k_means.emplace_back(from, from + p.model.head_dim);
-      }
-    }
+    TQ_RETURN_IF_ERROR(ReadTensors(file, &p));
   }
   for (size_t i = 0; i < p.formats.size(); ++i) {
     if (p.formats[i].k.center != Center::kNone && p.k_means.empty()) {
       return InvalidArgument(name, ": layer ", i / heads, ", KV head ", i % heads,
                              " has center 'rope_mean', but there is no tensor ",
-                             MeanName(static_cast<int>(i) / heads));
+                             TensorName(static_cast<int>(i) / heads, "k_mean"));
     }
   }
   return p;
@@ -399,7 +516,8 @@ std::string Profile::ToJson() const {
   d["recent_len"] = recent_len;
   d["recent"] = recent == RecentType::kQ8 ? "q8" : "f16";
   d["sink_len"] = sink_len;
-  d["anchors_per_page"] = 0;
+  d["anchors_per_page"] = common.anchors;
+  d["anchor_bits"] = common.anchor_bits;
   d["seed"] = seed;
   d["k"] = CodecToJson(common.k, Side::kK);
   d["v"] = CodecToJson(common.v, Side::kV);
@@ -420,6 +538,8 @@ std::string Profile::ToJson() const {
         }
         if (f.k != common.k) e["k"] = CodecToJson(f.k, Side::kK);
         if (f.v != common.v) e["v"] = CodecToJson(f.v, Side::kV);
+        if (f.anchors != common.anchors) e["anchors_per_page"] = f.anchors;
+        if (f.anchor_bits != common.anchor_bits) e["anchor_bits"] = f.anchor_bits;
         j["layers"].push_back(e);
       }
       head = last + 1;
@@ -441,18 +561,9 @@ std::string Profile::ToJson() const {
 
 Status Profile::Save(const std::string& folder) const {
   TQ_RETURN_IF_ERROR(MakeDirectory(folder));
-  if (!k_means.empty()) {
-    std::vector<SafetensorsSource> sources;
-    for (int layer = 0; layer < model.num_layers; ++layer) {
-      SafetensorsSource s;
-      s.name = MeanName(layer);
-      s.shape = {model.num_kv_heads, model.head_dim};
-      for (int head = 0; head < model.num_kv_heads; ++head) {
-        const auto& mean = k_means[static_cast<size_t>(layer) * model.num_kv_heads + head];
-        s.values.insert(s.values.end(), mean.begin(), mean.end());
-      }
-      sources.push_back(std::move(s));
-    }
+  std::vector<SafetensorsSource> sources;
+  AddTensors(*this, &sources);
+  if (!sources.empty()) {
     TQ_RETURN_IF_ERROR(WriteSafetensors(folder + "/tensors.safetensors", sources));
   }
   return WriteFileAtomic(folder + "/profile.json", ToJson());
@@ -486,6 +597,7 @@ Status Profile::Apply(uint64_t structure_hash, uint64_t weights_hash, CacheConfi
   config->sink_len = sink_len;
   config->recent = recent;
   config->seed = seed;
+  config->tensors = tensors;
   config->centers.clear();
   if (!k_means.empty()) {
     for (const std::vector<float>& mean : k_means) {

@@ -37,6 +37,8 @@ struct Profile {
   // Means of K before RoPE in Hugging Face order, [num_layers * num_kv_heads][head_dim]; empty:
   // none.
   std::vector<std::vector<float>> k_means;
+  // What calibrated axes and anchors need, [num_layers * num_kv_heads]; empty: none.
+  std::vector<HeadTensors> tensors;
   // Quality as measured when the profile was made; absent in a profile that was not verified.
   struct Quality {
     int64_t held_out_tokens = 0;

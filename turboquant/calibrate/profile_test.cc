@@ -74,6 +74,47 @@ TEST(Profile, RoundTripsThroughAFolder) {
   ASSERT_EQ(std::system(("rm -r " + std::string(folder)).c_str()), 0);
 }
 
+TEST(Profile, KeepsWhatCalibratedAxesNeed) {
+  Profile p = *Profile::Parse(kJson, "", "p");
+  p.tensors.resize(8);
+  for (int i = 0; i < 8; ++i) {
+    HeadTensors& t = p.tensors[static_cast<size_t>(i)];
+    HeadFormat& f = p.formats[static_cast<size_t>(i)];
+    t.queries.means = {std::vector<float>(32, static_cast<float>(i)), std::vector<float>(32, 1.f)};
+    t.queries.rms = 2.f + static_cast<float>(i);
+    if (f.v.is_float()) continue;
+    f.anchors = 1 + i % 2;
+    f.anchor_bits = i % 2 == 0 ? 4 : 8;
+    f.k.codebook = Codebook::kCalibrated;
+    for (int l = 0; l < 1 << f.k.bits; ++l) t.k_levels.push_back(static_cast<float>(l) - 4.5f);
+    f.v.rotate = Rotate::kMatrix;
+    t.v_matrix.assign(32 * 32, 0.f);
+    for (size_t c = 0; c < 32; ++c) t.v_matrix[c * 33] = 2.f;
+  }
+  char folder[] = "/tmp/tq_profile_XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const std::string path = std::string(folder) + "/x.tqprofile";
+  ASSERT_TRUE(p.Save(path).ok());
+  const Result<Profile> q = Profile::Load(path);
+  ASSERT_EQ(std::system(("rm -r " + std::string(folder)).c_str()), 0);
+  ASSERT_TRUE(q.ok()) << q.status().ToString();
+  EXPECT_EQ(q->formats, p.formats);
+  ASSERT_EQ(q->tensors.size(), 8u);
+  for (size_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(q->tensors[i].k_levels, p.tensors[i].k_levels) << i;
+    EXPECT_EQ(q->tensors[i].v_matrix, p.tensors[i].v_matrix) << i;
+    EXPECT_EQ(q->tensors[i].queries.means, p.tensors[i].queries.means) << i;
+    EXPECT_EQ(q->tensors[i].queries.rms, p.tensors[i].queries.rms) << i;
+  }
+  CacheConfig config = Shapes();
+  std::string note;
+  EXPECT_TRUE(q->Apply(0xab12, 0, &config, &note).ok());
+  config.tensors.clear();
+  EXPECT_EQ(config.Validate().message(),
+            "layer 0, KV head 0: K: codebook 'calibrated' of 4 bits needs 16 levels from a profile; "
+            "found 0");
+}
+
 TEST(Profile, RefusesAnotherModel) {
   const Profile p = *Profile::Parse(kJson, "", "p");
   CacheConfig config = Shapes();
@@ -102,10 +143,11 @@ TEST(Profile, SaysWhatIsWrong) {
             "p: model.head_dim is 1000; it must be 2 to 512");
   EXPECT_EQ(error(Replace(kJson, "\"0,2-3\"", "\"4\"")).message(),
             "p: layers[0]: layer 4 is out of range: there are 4, from 0 to 3");
-  EXPECT_EQ(error(Replace(kJson, "\"bits\": 4", "\"bits\": 5")).code(), StatusCode::kUnsupported);
+  EXPECT_EQ(error(Replace(kJson, "\"bits\": 4", "\"bits\": 7")).code(), StatusCode::kUnsupported);
   EXPECT_EQ(
-      error(Replace(kJson, "\"bits\": 4", "\"bits\": 4, \"codebook\": \"trellis\"")).message(),
-      "p: layers[0].k.codebook 'trellis' has no kernel; supported: none, uniform, lloyd");
+      error(Replace(kJson, "\"bits\": 4", "\"bits\": 4, \"codebook\": \"vector\"")).message(),
+      "p: layers[0].k.codebook is 'vector'; it must be one of none, uniform, lloyd, calibrated, "
+      "trellis");
   EXPECT_EQ(
       error(Replace(kJson, "\"bits\": 4", "\"bits\": 4, \"center\": \"rope_mean\"")).message(),
       "p: layer 0, KV head 0 has center 'rope_mean', but there is no tensor layers.0.k_mean");

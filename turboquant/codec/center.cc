@@ -7,7 +7,8 @@
 
 namespace tq {
 
-HeadCenter MakeHeadCenter(std::span<const float> mean, const RopeFrequencies& rope, int max_pairs) {
+HeadCenter MakeHeadCenter(std::span<const float> mean, const RopeFrequencies& rope, int max_pairs,
+                          double share) {
   HeadCenter center;
   const int head_dim = static_cast<int>(mean.size());
   const int half = rope.rope_dim() / 2;
@@ -22,10 +23,15 @@ HeadCenter MakeHeadCenter(std::span<const float> mean, const RopeFrequencies& ro
   const auto energy = [](const HeadCenter::Pair& p) { return p.mu_i * p.mu_i + p.mu_j * p.mu_j; };
   std::stable_sort(center.pairs.begin(), center.pairs.end(),
                    [&](const auto& a, const auto& b) { return energy(a) > energy(b); });
-  while (!center.pairs.empty() &&
-         (static_cast<int>(center.pairs.size()) > max_pairs || energy(center.pairs.back()) == 0)) {
-    center.pairs.pop_back();
+  double total = 0;
+  for (const HeadCenter::Pair& p : center.pairs) total += static_cast<double>(energy(p));
+  double kept = 0;
+  size_t n = 0;
+  while (n < center.pairs.size() && static_cast<int>(n) < max_pairs &&
+         energy(center.pairs[n]) > 0 && kept < share * total) {
+    kept += static_cast<double>(energy(center.pairs[n++]));
   }
+  center.pairs.resize(n);
   return center;
 }
 
@@ -65,6 +71,20 @@ void CenterTable::Subtract(const HeadCenter& center, int64_t position, float* k)
     const float s = s0 * cj + c0 * sj;
     k[p.i] -= p.mu_i * c - p.mu_j * s;
     if (p.j != p.i) k[p.j] -= p.mu_j * c + p.mu_i * s;
+  }
+}
+
+void CenterTable::Unrotate(int half, int64_t position, float* k) const {
+  const float* start = BlockStart(position / kPageLen);
+  const int64_t offset = position % kPageLen;
+  const float plain = 1.f / attention_scale_;  // the block starts carry it
+  for (int f = 0; f < half; ++f) {
+    const float c0 = start[2 * f], s0 = start[2 * f + 1];
+    const float cj = CosOffsets(f)[offset], sj = SinOffsets(f)[offset];
+    const float c = (c0 * cj - s0 * sj) * plain, s = (s0 * cj + c0 * sj) * plain;
+    const float x = k[f], y = k[f + half];
+    k[f] = x * c + y * s;
+    k[f + half] = y * c - x * s;
   }
 }
 

@@ -21,8 +21,10 @@ struct RopeFrequencies {
   int rope_dim() const { return 2 * static_cast<int>(inv_freq.size()); }
 };
 
-// The corrected part of one head's mean: at most kMaxCenterPairs pairs of the largest energy.
+// The corrected part of one head's mean: the pairs of the largest energy, as many as kCenterEnergy
+// of the whole takes, at most kMaxCenterPairs.
 inline constexpr int kMaxCenterPairs = 16;
+inline constexpr double kCenterEnergy = 0.99;
 struct HeadCenter {
   struct Pair {
     int i = 0, j = 0;  // channels
@@ -36,7 +38,7 @@ struct HeadCenter {
 // Picks the pairs of `mean` ([head_dim], Hugging Face order, before RoPE, after bias and k-norm).
 // A mean of zeros gives an empty centre.
 HeadCenter MakeHeadCenter(std::span<const float> mean, const RopeFrequencies& rope,
-                          int max_pairs = kMaxCenterPairs);
+                          int max_pairs = kMaxCenterPairs, double share = kCenterEnergy);
 
 // cos and sin for the offsets inside a block and for the first positions of blocks.
 class CenterTable {
@@ -59,6 +61,8 @@ class CenterTable {
   size_t Slot(int freq) const { return freq < 0 ? num_freq_ : static_cast<size_t>(freq); }
   // k[i], k[j] -= (R_t mu) for every pair of the centre.
   void Subtract(const HeadCenter& center, int64_t position, float* k) const;
+  // Undoes the RoPE of a position on the first `half` pairs of k (attention_scale stays in).
+  void Unrotate(int half, int64_t position, float* k) const;
   size_t bytes() const { return (offsets_.size() + starts_.size()) * sizeof(float); }
 
  private:

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <numbers>
+#include <vector>
 
 namespace tq {
 namespace {
@@ -43,7 +44,7 @@ TEST(Codebook, UniformStepsAreTheBestOfTheirWidth) {
 
 TEST(Codebook, SumsFitIntoSixteenBits) {
   for (const Codebook kind : {Codebook::kUniform, Codebook::kLloyd}) {
-    for (int bits = 2; bits <= 4; ++bits) {
+    for (int bits = 2; bits <= (kind == Codebook::kLloyd ? 4 : 6); ++bits) {
       const CodebookTable& book = GetCodebook(kind, bits);
       ASSERT_EQ(book.num_levels, 1 << bits);
       const int top = book.levels[book.num_levels - 1];
@@ -55,6 +56,27 @@ TEST(Codebook, SumsFitIntoSixteenBits) {
       EXPECT_LE(top + book.offset, 127);
     }
   }
+}
+
+TEST(Codebook, CalibratedLevelsKeepTheirPlaces) {
+  const std::vector<float> levels = {-1.7f, -0.4f, 0.55f, 1.5f};
+  const Result<CodebookTable> book = MakeCodebook(levels);
+  ASSERT_TRUE(book.ok());
+  for (int i = 0; i < 4; ++i) EXPECT_NEAR(book->unit * book->levels[i], levels[i], 0.02f);
+  EXPECT_EQ(book->offset, -book->levels[0]);
+  EXPECT_LE(book->levels[3] + book->offset, 127);
+  EXPECT_GE(book->max_k_sums, 1);
+  EXPECT_GE(book->max_v_sums, 1);
+}
+
+TEST(Codebook, RefusesBadCalibratedLevels) {
+  const auto error = [](std::vector<float> levels) { return MakeCodebook(levels).status().message(); };
+  EXPECT_EQ(error({1, 2}), "a calibrated code book has 2 levels; supported: 4, 8, 16");
+  EXPECT_EQ(error({-1, 0, 0, 1}), "levels are not ascending: 0, 0");
+  EXPECT_EQ(error({-1, 0, 1, NAN}), "level 3 is not finite");
+  EXPECT_EQ(error({-1e6, 0, 1e-3f, 1e6}),
+            "levels lie too far apart for 7-bit integers: the largest is 1e+06 and two of them round "
+            "to one");
 }
 
 }  // namespace

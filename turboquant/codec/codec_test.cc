@@ -18,13 +18,15 @@ HeadFormat Preset(const char* name) {
 TEST(Preset, ParsesEveryPairAndPrintsItBack) {
   for (const FormatInfo& k : RegisteredFormats()) {
     for (const FormatInfo& v : RegisteredFormats()) {
-      const std::string name = StrCat("k", k.bits, "v", v.bits);
+      const std::string name = StrCat("k", k.token, "v", v.token);
       const HeadFormat f = Preset(name.c_str());
-      EXPECT_EQ(f.k.bits, k.bits);
-      EXPECT_EQ(f.v.bits, v.bits);
+      EXPECT_EQ(f.k, k.codec());
+      EXPECT_EQ(f.v, v.codec());
       EXPECT_TRUE(ValidateCodec(f.k, Side::kK).ok());
       EXPECT_TRUE(ValidateCodec(f.v, Side::kV).ok());
-      EXPECT_EQ(PresetName(f), k.bits == 16 && v.bits == 16 ? "f16" : name);
+      const bool plain = k.type == v.type && k.type != ValueType::kInt;
+      EXPECT_EQ(PresetName(f), plain ? k.name : name);
+      EXPECT_EQ(Preset(PresetName(f).c_str()), f);
     }
   }
   EXPECT_EQ(Preset("K3V2"), Preset("k3v2"));
@@ -35,27 +37,53 @@ TEST(Preset, RejectsWhatIsNotOne) {
     const Result<HeadFormat> f = ParsePreset(bad);
     ASSERT_FALSE(f.ok()) << bad;
     EXPECT_EQ(f.status().code(), StatusCode::kInvalidArgument) << bad;
-    EXPECT_NE(f.status().message().find("use f16 or k<a>v<b>"), std::string::npos);
+    EXPECT_NE(f.status().message().find("use f16, bf16, fp8 or k<a>v<b>"), std::string::npos);
+  }
+}
+
+TEST(Preset, Suffixes) {
+  const HeadFormat t = Preset("k3v2-trellis");
+  EXPECT_EQ(t.k.codebook, Codebook::kTrellis);
+  EXPECT_EQ(t.v.codebook, Codebook::kTrellis);
+  EXPECT_EQ(Preset("k8v2-trellis").k.codebook, Codebook::kUniform);
+  const HeadFormat g = Preset("k4v4-group32");
+  EXPECT_EQ(g.k.group_len, 32);
+  EXPECT_EQ(g.k.zero, Zero::kAffine);
+  EXPECT_EQ(g.k.rotate, Rotate::kNone);
+  EXPECT_EQ(Preset("k3v2-trellis-anchor2").anchors, 2);
+  for (const char* name : {"k3v2-trellis", "k4v4-group32", "k3v2-anchor1", "k3v2-trellis-anchor2",
+                           "bf16", "fp8", "kfp8v4"}) {
+    EXPECT_EQ(PresetName(Preset(name)), name);
   }
 }
 
 TEST(Preset, NamesWhatHasNoKernel) {
-  EXPECT_EQ(ParsePreset("k5v2").status().code(), StatusCode::kUnsupported);
-  EXPECT_NE(ParsePreset("k5v2").status().message().find("supported: 2, 3, 4, 8, 16 (f16)"),
-            std::string::npos);
-  EXPECT_EQ(ParsePreset("fp8").status().code(), StatusCode::kUnsupported);
-  EXPECT_NE(ParsePreset("k3v2-trellis").status().message().find("suffix '-trellis' has no kernel"),
-            std::string::npos);
+  const auto error = [](const char* name) { return ParsePreset(name).status(); };
+  EXPECT_EQ(error("k7v2").code(), StatusCode::kUnsupported);
+  EXPECT_EQ(error("k7v2").message(),
+            "no codec with 7 bits; supported: 2, 3, 4, 5, 6, 8, 16 (f16)");
+  EXPECT_EQ(error("k8v8-trellis").message(), "'k8v8-trellis': trellis codes have 2, 3 or 4 bits");
+  EXPECT_EQ(error("k4v4-group24").message(),
+            "'k4v4-group24': K: group_len 24; supported: head (the whole vector), 16, 32, 64, 128");
+  EXPECT_EQ(error("k3v2-anchor5").message(),
+            "'k3v2-anchor5': 5 anchors a block; supported: 0 to 4");
+  EXPECT_EQ(error("f16-anchor1").code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(error("k16v4-anchor1").message(),
+            "'k16v4-anchor1': anchors beside K f16; they are residuals of integer codes on both "
+            "sides");
+  EXPECT_EQ(error("k3v2-fast").code(), StatusCode::kInvalidArgument);
 }
 
 TEST(ValidateCodec, SaysWhichAxisIsWrong) {
   Codec c = *DefaultCodec(3);
   c.codebook = Codebook::kNone;
   EXPECT_EQ(ValidateCodec(c, Side::kK).message(),
-            "codebook 'none' at 3 bits; supported: uniform, lloyd");
+            "codebook 'none' with int3; supported: uniform, lloyd, calibrated, trellis");
   c = *DefaultCodec(3);
-  c.group_len = 32;
-  EXPECT_EQ(ValidateCodec(c, Side::kK).code(), StatusCode::kUnsupported);
+  c.zero = Zero::kAffine;
+  EXPECT_EQ(ValidateCodec(c, Side::kK).message(),
+            "zero 'affine' with codebook 'lloyd' and gain 'norm'; supported: codebook uniform, gain "
+            "none");
   c = *DefaultCodec(8);
   c.gain = Gain::kNorm;
   EXPECT_EQ(ValidateCodec(c, Side::kV).message(), "gain 'norm' at 8 bits; supported: none");
@@ -68,6 +96,8 @@ TEST(DefaultCodec, FollowsTheWidth) {
   EXPECT_EQ(DefaultCodec(2)->codebook, Codebook::kUniform);
   EXPECT_EQ(DefaultCodec(3)->codebook, Codebook::kLloyd);
   EXPECT_EQ(DefaultCodec(4)->gain, Gain::kNorm);
+  EXPECT_EQ(DefaultCodec(5)->gain, Gain::kNorm);
+  EXPECT_EQ(DefaultCodec(6)->codebook, Codebook::kUniform);
   EXPECT_EQ(DefaultCodec(8)->gain, Gain::kNone);
   EXPECT_EQ(DefaultCodec(16)->rotate, Rotate::kNone);
   EXPECT_EQ(WithCenter(*DefaultCodec(3), Center::kRopeMean).gain, Gain::kUnbiased);
@@ -87,11 +117,11 @@ TEST(RecordLayout, SizesToTheByte) {
   for (const FormatInfo& k : RegisteredFormats()) {
     for (const FormatInfo& v : RegisteredFormats()) {
       for (const int dim : {2, 59, 64, 80, 96, 112, 128, 160, 256, 512}) {
-        const HeadFormat f = Preset(StrCat("k", k.bits, "v", v.bits).c_str());
+        const HeadFormat f = Preset(StrCat("k", k.token, "v", v.token).c_str());
         const RecordLayout l = RecordLayout::For(f, dim);
         EXPECT_LE(l.k_codes + ValueBytes(k.bits, dim), l.k_scales);
-        EXPECT_EQ(l.v_scales, l.k_scales + ScaleBytes(f.k));
-        EXPECT_EQ(l.v_codes, l.v_scales + ScaleBytes(f.v));
+        EXPECT_EQ(l.v_scales, l.k_scales + ScaleBytes(f.k, dim));
+        EXPECT_EQ(l.v_codes, l.v_scales + ScaleBytes(f.v, dim));
         EXPECT_LE(l.v_codes + ValueBytes(v.bits, dim), l.bytes);
         EXPECT_EQ(l.bytes % kRecordAlign, 0u);
       }

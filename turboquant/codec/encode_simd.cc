@@ -45,27 +45,32 @@ float QuantizeRow(const float* x, int head_dim, int padded_dim, int8_t* q) {
   return scale;
 }
 
-RowSums CodeRow(const CodebookTable& book, const int8_t* row, int head_dim, int padded_dim,
-                uint8_t* codes) {
-  const hn::CappedTag<int8_t, kDimMultiple> d8;  // padded_dim is a multiple of 16
+RowSums CodeRow(const CodebookTable& book, const int8_t* row, int n, int padded_n, uint8_t* codes) {
+  const hn::CappedTag<int8_t, kDimMultiple> d8;  // padded_n is a multiple of 16
   const hn::RebindToUnsigned<decltype(d8)> du8;
   const hn::CappedTag<int16_t, 8> d16;
   const hn::RepartitionToWide<decltype(d16)> d32;
   const hn::Rebind<int8_t, decltype(d16)> d8h;
   RowSums sums;
   auto rr = hn::Zero(d32);
-  for (int i = 0; i < padded_dim; i += 8) {
+  auto top = hn::Zero(d16);
+  for (int i = 0; i < padded_n; i += 8) {
     const auto r = hn::PromoteTo(d16, hn::LoadU(d8h, row + i));
     rr = MulAddPairs(d32, r, r, rr);
+    top = hn::Max(top, hn::Abs(r));
   }
   sums.rr = hn::GetLane(hn::SumOfLanes(d32, rr));
+  sums.top = hn::GetLane(hn::MaxOfLanes(d16, top));
   int8_t thresholds[kMaxLevels];
-  IntegerThresholds(book, sums.rr, head_dim, thresholds);
+  IntegerThresholds(book, BookReference(book, sums, n), thresholds);
+  // Books of more than 16 levels are linear: levels count by 2.
+  const bool linear = book.num_levels > 16;
+  const auto lowest = hn::Set(d8, book.levels[0]);
   HWY_ALIGN int8_t levels[16];
   for (int i = 0; i < 16; ++i) levels[i] = i < book.num_levels ? book.levels[i] : int8_t{0};
   const auto table = hn::Load(d8, levels);
   auto rl = hn::Zero(d32), ll = hn::Zero(d32);
-  for (int i = 0; i < padded_dim; i += kDimMultiple) {
+  for (int i = 0; i < padded_n; i += kDimMultiple) {
     const auto r = hn::LoadU(d8, row + i);
     auto code = hn::Zero(d8);
     for (int t = 0; t + 1 < book.num_levels; ++t) {
@@ -73,9 +78,9 @@ RowSums CodeRow(const CodebookTable& book, const int8_t* row, int head_dim, int 
       code = hn::Sub(code, hn::VecFromMask(d8, hn::Gt(r, hn::Set(d8, thresholds[t]))));
     }
     hn::StoreU(hn::BitCast(du8, code), du8, codes + i);
-    auto level = hn::TableLookupBytes(table, code);
-    if (i + kDimMultiple > head_dim) {  // the padding does not count
-      level = hn::IfThenElseZero(hn::FirstN(d8, static_cast<size_t>(head_dim - i)), level);
+    auto level = linear ? hn::Add(hn::Add(code, code), lowest) : hn::TableLookupBytes(table, code);
+    if (i + kDimMultiple > n) {  // the padding does not count
+      level = hn::IfThenElseZero(hn::FirstN(d8, static_cast<size_t>(n > i ? n - i : 0)), level);
     }
     const auto r_lo = hn::PromoteTo(d16, hn::LowerHalf(r));
     const auto r_hi = hn::PromoteTo(d16, hn::UpperHalf(d8h, r));
@@ -102,9 +107,9 @@ HWY_EXPORT(CodeRow);
 float QuantizeRowSimd(const float* x, int head_dim, int padded_dim, int8_t* q) {
   return HWY_DYNAMIC_DISPATCH(QuantizeRow)(x, head_dim, padded_dim, q);
 }
-RowSums CodeRowSimd(const CodebookTable& book, const int8_t* row, int head_dim, int padded_dim,
+RowSums CodeRowSimd(const CodebookTable& book, const int8_t* row, int n, int padded_n,
                     uint8_t* codes) {
-  return HWY_DYNAMIC_DISPATCH(CodeRow)(book, row, head_dim, padded_dim, codes);
+  return HWY_DYNAMIC_DISPATCH(CodeRow)(book, row, n, padded_n, codes);
 }
 }  // namespace tq
 #endif

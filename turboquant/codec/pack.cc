@@ -1,5 +1,7 @@
 #include "turboquant/codec/pack.h"
 
+#include <algorithm>
+
 #include "turboquant/base/isa.h"
 
 namespace tq {
@@ -21,12 +23,27 @@ void PackPlane(int width, int shift, const uint8_t* codes, int num_cells, uint8_
   }
 }
 
+// The planes of a width: bits of the first, then of the second (0: none).
+struct Planes {
+  int low, high;
+};
+Planes PlanesOf(int bits) {
+  switch (bits) {
+    case 3: return {2, 1};
+    case 5: return {4, 1};
+    case 6: return {4, 2};
+    default: return {bits, 0};
+  }
+}
+
 }  // namespace
 
 void PackCodes(int bits, const uint8_t* codes, int num_cells, uint8_t* packed) {
-  if (bits != 3) return PackPlane(bits, 0, codes, num_cells, packed);
-  PackPlane(2, 0, codes, num_cells, packed);
-  PackPlane(1, 2, codes, num_cells, packed + num_cells * 16);
+  const Planes planes = PlanesOf(bits);
+  PackPlane(planes.low, 0, codes, num_cells, packed);
+  if (planes.high > 0) {
+    PackPlane(planes.high, planes.low, codes, num_cells, packed + num_cells * 8 * planes.low);
+  }
 }
 
 void UnpackCodesRef(int bits, const uint8_t* packed, int num_cells, const uint8_t* table,
@@ -35,13 +52,20 @@ void UnpackCodesRef(int bits, const uint8_t* packed, int num_cells, const uint8_
     const int per_byte = 8 / width;
     return (base[cell / per_byte * 64 + i] >> (cell % per_byte * width)) & ((1 << width) - 1);
   };
+  const Planes planes = PlanesOf(bits);
+  const uint8_t* high = packed + num_cells * 8 * planes.low;
   for (int cell = 0; cell < num_cells; ++cell) {
     for (int i = 0; i < 64; ++i) {
-      const int code =
-          bits == 3 ? plane(packed, 2, cell, i) | plane(packed + num_cells * 16, 1, cell, i) << 2
-                    : plane(packed, bits, cell, i);
+      int code = plane(packed, planes.low, cell, i);
+      if (planes.high > 0) code |= plane(high, planes.high, cell, i) << planes.low;
       out[cell * 64 + i] = table[code];
     }
+  }
+}
+
+void LevelTable(const CodebookTable& book, int offset, uint8_t* table) {
+  for (int i = 0; i < std::max(16, book.num_levels); ++i) {
+    table[i] = static_cast<uint8_t>(book.levels[std::min(i, book.num_levels - 1)] + offset);
   }
 }
 

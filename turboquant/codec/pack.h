@@ -3,18 +3,28 @@
 
 #include <cstdint>
 
+#include "turboquant/codec/codebook.h"
+
 namespace tq {
 
 // `codes`: num_cells x 64 bytes in cell order; num_cells is a multiple of 16. `packed`: num_cells x
-// 64 x bits / 8 bytes. bits: 2, 3, 4.
+// 64 x bits / 8 bytes. bits: 2 to 6.
 void PackCodes(int bits, const uint8_t* codes, int num_cells, uint8_t* packed);
 
-// The inverse, through a table: out = table[code]. The table has 16 entries.
+// The inverse, through a table of 2^bits entries (at least 16): out = table[code]. Tables of 5 and
+// 6 bits are linear, table[code] = table[0] + 2 code; vector kernels read only the first entry.
 void UnpackCodes(int bits, const uint8_t* packed, int num_cells, const uint8_t* table,
                  uint8_t* out);
 void UnpackCodesRef(int bits, const uint8_t* packed, int num_cells, const uint8_t* table,
                     uint8_t* out);
 void UnpackCodesSimd(int bits, const uint8_t* packed, int num_cells, const uint8_t* table,
                      uint8_t* out);
+
+// Codes up to 4 bits as they are.
+alignas(16) inline constexpr uint8_t kIdentityTable[16] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                           8, 9, 10, 11, 12, 13, 14, 15};
+
+// table[code] = level + offset as a byte; the rest, up to 16 entries, is filled with the last.
+void LevelTable(const CodebookTable& book, int offset, uint8_t* table);
 
 }  // namespace tq

@@ -2,9 +2,10 @@
 // docs/formats/record.md is the same in words.
 //
 // A block is 64 tokens. The record of one KV head in a sealed block is
-//   [K codes | K scales | V scales | V codes], padded to 64 bytes,
-// and 8 bytes beside it (RecordSideInfo). The V codes come last so that they can be left unread.
-// An open block holds the same head as 8-bit (or f16) rows with one f32 scale a row.
+//   [K codes | K scales | K anchors | V scales | V anchors | V codes], padded to 64 bytes,
+// and 8 bytes beside it (RecordSideInfo), followed by 6 bytes for each anchor (AnchorInfo). The V
+// codes come last so that they can be left unread.
+// An open block holds the same head as int8 rows with one f32 scale a row, or as float rows.
 #pragma once
 
 #include <cstddef>
@@ -38,20 +39,45 @@ inline constexpr int PaddedDim(int head_dim) {
 inline constexpr size_t ValueBytes(int bits, int head_dim) {
   return static_cast<size_t>(kPageLen) * PaddedDim(head_dim) * bits / 8;
 }
-// Bytes of the log8 scales of one side of a sealed block.
-inline constexpr size_t ScaleBytes(const Codec& codec) {
-  return codec.scale == ScaleType::kLog8 ? kPageLen : 0;
+// What each anchor has beside its residual rows.
+struct AnchorInfo {
+  uint16_t token = 0;  // in the block, 0 to 63
+  bf16_t k_scale = 0, v_scale = 0;
+};
+static_assert(sizeof(AnchorInfo) == 6, "counted in bits_per_value");
+
+inline constexpr int GroupLen(const Codec& codec, int head_dim) {
+  return codec.group_len == kGroupHead ? PaddedDim(head_dim) : codec.group_len;
+}
+// Groups of one vector; the last may be shorter.
+inline constexpr int NumGroups(const Codec& codec, int head_dim) {
+  return DivCeil(PaddedDim(head_dim), GroupLen(codec, head_dim));
+}
+// Bytes of the scales (and offsets) of one side of a sealed block: a plane [group][64] of scales,
+// then, if affine, one of offsets.
+inline constexpr size_t ScaleBytes(const Codec& codec, int head_dim) {
+  const size_t each = codec.scale == ScaleType::kNone ? 0 : codec.scale == ScaleType::kLog8 ? 1 : 2;
+  return kPageLen * each * NumGroups(codec, head_dim) * (codec.zero == Zero::kAffine ? 2 : 1);
+}
+// Bytes of the residual rows of one side.
+inline constexpr size_t AnchorBytes(const HeadFormat& f, int head_dim) {
+  return static_cast<size_t>(f.anchors) * PaddedDim(head_dim) * f.anchor_bits / 8;
+}
+inline constexpr size_t SideInfoBytes(const HeadFormat& f) {
+  return sizeof(RecordSideInfo) + f.anchors * sizeof(AnchorInfo);
 }
 
 struct RecordLayout {
-  size_t k_codes = 0, k_scales = 0, v_scales = 0, v_codes = 0;  // offsets
-  size_t bytes = 0;                                             // padded size
+  size_t k_codes = 0, k_scales = 0, k_anchors = 0, v_scales = 0, v_anchors = 0, v_codes = 0;
+  size_t bytes = 0;  // padded size
   static constexpr RecordLayout For(const HeadFormat& f, int head_dim) {
     RecordLayout l;
     l.k_codes = 0;
     l.k_scales = ValueBytes(f.k.bits, head_dim);
-    l.v_scales = l.k_scales + ScaleBytes(f.k);
-    l.v_codes = l.v_scales + ScaleBytes(f.v);
+    l.k_anchors = l.k_scales + ScaleBytes(f.k, head_dim);
+    l.v_scales = l.k_anchors + AnchorBytes(f, head_dim);
+    l.v_anchors = l.v_scales + ScaleBytes(f.v, head_dim);
+    l.v_codes = l.v_anchors + AnchorBytes(f, head_dim);
     l.bytes = RoundUp(l.v_codes + ValueBytes(f.v.bits, head_dim), kRecordAlign);
     return l;
   }
@@ -60,31 +86,37 @@ struct RecordLayout {
 // Precision of rows in the recent window and the sinks.
 enum class RecentType : uint8_t { kQ8, kF16 };
 
-// Row width of one side while it is open: f16 codecs stay f16, all others follow `recent`.
-inline constexpr int OpenBits(const Codec& codec, RecentType recent) {
-  return codec.is_f16() || recent == RecentType::kF16 ? 16 : 8;
+// Rows of one side while it is open: float codecs stay what they are, all others follow `recent`.
+inline constexpr ValueType OpenType(const Codec& codec, RecentType recent) {
+  return codec.is_float() ? codec.type : recent == RecentType::kF16 ? ValueType::kF16 : ValueType::kInt;
+}
+inline constexpr int OpenBits(ValueType type) {
+  return type == ValueType::kInt || type == ValueType::kFP8 ? 8 : 16;
 }
 
 struct OpenLayout {
   size_t k_values = 0, k_scales = 0, v_values = 0, v_scales = 0;  // offsets; scales are f32
   size_t bytes = 0;
-  int k_bits = 8, v_bits = 8;
+  ValueType k_type = ValueType::kInt, v_type = ValueType::kInt;
   static constexpr OpenLayout For(const HeadFormat& f, RecentType recent, int head_dim) {
+    const auto scales = [](ValueType type) {
+      return type == ValueType::kInt ? kPageLen * sizeof(float) : 0;
+    };
     OpenLayout l;
-    l.k_bits = OpenBits(f.k, recent);
-    l.v_bits = OpenBits(f.v, recent);
+    l.k_type = OpenType(f.k, recent);
+    l.v_type = OpenType(f.v, recent);
     l.k_values = 0;
-    l.k_scales = ValueBytes(l.k_bits, head_dim);
-    l.v_values = l.k_scales + (l.k_bits == 8 ? kPageLen * sizeof(float) : 0);
-    l.v_scales = l.v_values + ValueBytes(l.v_bits, head_dim);
-    l.bytes = RoundUp(l.v_scales + (l.v_bits == 8 ? kPageLen * sizeof(float) : 0), kRecordAlign);
+    l.k_scales = ValueBytes(OpenBits(l.k_type), head_dim);
+    l.v_values = l.k_scales + scales(l.k_type);
+    l.v_scales = l.v_values + ValueBytes(OpenBits(l.v_type), head_dim);
+    l.bytes = RoundUp(l.v_scales + scales(l.v_type), kRecordAlign);
     return l;
   }
 };
 
 // Bits per stored value of a sealed block: codes, scales, side info and padding, all counted.
 inline constexpr double BitsPerValue(const HeadFormat& f, int head_dim) {
-  const size_t bytes = RecordLayout::For(f, head_dim).bytes + sizeof(RecordSideInfo);
+  const size_t bytes = RecordLayout::For(f, head_dim).bytes + SideInfoBytes(f);
   return 8.0 * static_cast<double>(bytes) / (2.0 * kPageLen * head_dim);
 }
 
@@ -93,11 +125,11 @@ inline constexpr double BitsPerValue(const HeadFormat& f, int head_dim) {
 // the channels. PV: lanes are the channels, depth the 64 tokens. Per side:
 //   16 bit: index = depth * lanes + lane
 //    8 bit: pairs of depth:  (depth / 2 * lanes + lane) * 2 + depth % 2
-//   <= 4 bit: cells of 16 lanes x 4 depth; cell = lane / 16 * (num_depth / 4) + depth / 4, and the
+//   <= 6 bit: cells of 16 lanes x 4 depth; cell = lane / 16 * (num_depth / 4) + depth / 4, and the
 //             code lies at byte lane % 16 * 4 + depth % 4 of its cell. A block side has PaddedDim
 //             cells. Bit planes of 4, 2 or 1 bits: each 64 bytes of a plane of w bits hold 8 / w
 //             consecutive cells, the first in the lowest bits. 3 bits = a 2-bit plane with the low
-//             bits, then a 1-bit plane.
+//             bits, then a 1-bit plane; 5 = 4 + 1; 6 = 4 + 2.
 inline constexpr int NumLanes(Side side, int head_dim) {
   return side == Side::kK ? kPageLen : PaddedDim(head_dim);
 }

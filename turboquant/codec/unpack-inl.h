@@ -70,6 +70,37 @@ HWY_INLINE void UnpackLine(D d, const uint8_t* HWY_RESTRICT low, const uint8_t* 
   }
 }
 
+// A 4-bit plane with a plane of kHigh more bits: 8 / kHigh cells, byte = first + 2 code.
+template <int kHigh, class D>
+HWY_INLINE void UnpackLinear(D d, const uint8_t* HWY_RESTRICT low, const uint8_t* HWY_RESTRICT high,
+                             uint8_t first, uint8_t* HWY_RESTRICT out) {
+  const size_t lanes = hn::Lanes(d);
+  const auto mask = hn::Set(d, uint8_t{15});
+  const auto high_mask = hn::Set(d, static_cast<uint8_t>((1 << kHigh) - 1));
+  const auto add = hn::Set(d, first);
+  const auto put = [&](size_t i, int cell, hn::Vec<D> lo, hn::Vec<D> hi) HWY_ATTR {
+    const hn::Repartition<uint16_t, D> d16;
+    // At most 2 bits remain: the shift stays in its byte.
+    const auto top = hn::BitCast(d, hn::ShiftLeft<4>(hn::BitCast(d16, hn::And(hi, high_mask))));
+    const auto code = hn::Or(hn::And(lo, mask), top);
+    hn::StoreU(hn::Add(hn::Add(code, code), add), d, out + cell * 64 + i);
+  };
+  for (size_t i = 0; i < 64; i += lanes) {
+    const auto h = hn::LoadU(d, high + i);
+    const auto pair = [&](int cell, hn::Vec<D> h0, hn::Vec<D> h1) HWY_ATTR {
+      const auto v = hn::LoadU(d, low + cell / 2 * 64 + i);
+      put(i, cell, v, h0);
+      put(i, cell + 1, ShiftBytes<4>(d, v), h1);
+    };
+    pair(0, h, ShiftBytes<kHigh>(d, h));
+    pair(2, ShiftBytes<2 * kHigh>(d, h), ShiftBytes<3 * kHigh>(d, h));
+    if constexpr (kHigh == 1) {
+      pair(4, ShiftBytes<4>(d, h), ShiftBytes<5>(d, h));
+      pair(6, ShiftBytes<6>(d, h), ShiftBytes<7>(d, h));
+    }
+  }
+}
+
 // See pack.h.
 HWY_INLINE void UnpackCodes(int bits, const uint8_t* HWY_RESTRICT packed, int num_cells,
                             const uint8_t* HWY_RESTRICT table16, uint8_t* HWY_RESTRICT out) {
@@ -88,10 +119,22 @@ HWY_INLINE void UnpackCodes(int bits, const uint8_t* HWY_RESTRICT packed, int nu
       }
       break;
     }
-    default:
-      TQ_DCHECK(bits == 4);
+    case 4:
       for (int c = 0; c < num_cells; c += 2) {
         UnpackLine<4>(d, packed + c * 32, nullptr, table, out + c * 64);
+      }
+      break;
+    case 5:
+      for (int c = 0; c < num_cells; c += 8) {
+        UnpackLinear<1>(d, packed + c * 32, packed + num_cells * 32 + c * 8, table16[0],
+                        out + c * 64);
+      }
+      break;
+    default:
+      TQ_DCHECK(bits == 6);
+      for (int c = 0; c < num_cells; c += 4) {
+        UnpackLinear<2>(d, packed + c * 32, packed + num_cells * 32 + c * 16, table16[0],
+                        out + c * 64);
       }
   }
 }
