@@ -19,17 +19,21 @@ bool IsSet(const std::atomic<bool>* flag) {
   return flag != nullptr && flag->load(std::memory_order_relaxed);
 }
 
-Status CheckOptions(const GenerateOptions& options) {
-  if (options.max_tokens < 0) {
-    return InvalidArgument("max_tokens = ", options.max_tokens, ": expected 0 or more");
-  }
-  for (const std::string& stop : options.stop) {
-    if (stop.empty()) return InvalidArgument("a stop string is empty");
-  }
-  return options.sampling.Validate();
-}
-
 }  // namespace
+
+Status GenerateOptions::Validate() const {
+  if (max_tokens < 0) return InvalidArgument("max_tokens = ", max_tokens, ": expected 0 or more");
+  for (const std::string& text : stop) {
+    if (text.empty()) return InvalidArgument("a stop string is empty");
+  }
+  if (context_shift) {
+    return Unsupported(
+        "context shift: stored keys are turned by their position and would have to be decoded, "
+        "turned and stored again, which loses precision with every shift; raise the context, or "
+        "start again from a shorter prompt");
+  }
+  return sampling.Validate();
+}
 
 const char* FinishReasonName(FinishReason reason) {
   switch (reason) {
@@ -110,7 +114,7 @@ Status Session::Decode(TokenId token) {
 
 Result<GenerateResult> Session::Generate(const Tokenizer& tokenizer, const GenerateOptions& options,
                                          const TextSink& on_text) {
-  TQ_RETURN_IF_ERROR(CheckOptions(options));
+  TQ_RETURN_IF_ERROR(options.Validate());
   if (last_logits_.empty()) {
     return FailedPrecondition("there is nothing to continue from: prefill a prompt first");
   }
@@ -169,6 +173,40 @@ Result<TruncateResult> Session::Truncate(int64_t len) {
   if (len < length()) last_logits_.clear();
   history_.resize(static_cast<size_t>(len));
   return result;
+}
+
+Status Session::SaveCache(const std::string& path, const std::string& kv) const {
+  const SnapshotMeta meta = {.structure_hash = model_->StructureHash(),
+                             .model = model_->arch().model_name.substr(0, 256),
+                             .kv = kv.substr(0, 256),
+                             .tokens = history_,
+                             .logits = last_logits_};
+  return SaveSnapshot(*cache_, seq_, meta, path);
+}
+
+Status Session::LoadCache(const Snapshot& snapshot) {
+  const SnapshotMeta& meta = snapshot.meta();
+  if (snapshot.length() > context_) {
+    return InvalidArgument("the cache file holds ", snapshot.length(),
+                           " tokens and the context is ", context_, "; raise the context");
+  }
+  TQ_ASSIGN_OR_RETURN(const SeqId restored, snapshot.Restore(*cache_, model_->StructureHash()));
+  // Checked after the model's identity, whose message is the better one.
+  const int vocab = model_->arch().vocab_size;
+  const auto bad = std::find_if(meta.tokens.begin(), meta.tokens.end(),
+                                [vocab](TokenId t) { return t < 0 || t >= vocab; });
+  Status status;
+  if (bad != meta.tokens.end()) {
+    status = DataLoss("the cache file has the token ", *bad, "; the model has ", vocab);
+  } else if (!meta.logits.empty() && meta.logits.size() != static_cast<size_t>(vocab)) {
+    status = DataLoss("the cache file has ", meta.logits.size(), " logits; the model has ", vocab);
+  }
+  TQ_RETURN_IF_ERROR(cache_->Free(status.ok() ? seq_ : restored));
+  TQ_RETURN_IF_ERROR(status);
+  seq_ = restored;
+  history_ = meta.tokens;
+  last_logits_ = meta.logits;
+  return OkStatus();
 }
 
 }  // namespace tq

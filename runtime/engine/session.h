@@ -14,6 +14,7 @@
 #include "runtime/tokenizer/tokenizer.h"
 #include "turboquant/base/status.h"
 #include "turboquant/cache/cache.h"
+#include "turboquant/cache/snapshot.h"
 
 namespace tq {
 
@@ -23,6 +24,10 @@ struct GenerateOptions {
   std::vector<std::string> stop = {};  // strings that end the text; not part of it
   bool ignore_stop_tokens = false;
   const std::atomic<bool>* cancel = nullptr;  // set from outside: stop after the current token
+  // Going on beyond the context by dropping old tokens: refused as kUnsupported.
+  bool context_shift = false;
+
+  Status Validate() const;
 };
 
 enum class FinishReason { kStop, kLength, kContext, kCancelled };
@@ -46,6 +51,7 @@ class Session {
 
   KvCache& cache() { return *cache_; }
   int64_t length() const;  // tokens in the sequence
+  std::span<const TokenId> tokens() const { return history_; }
   int64_t context() const { return context_; }
 
   // Appends tokens in chunks. on_logits (optional) gets the logits of every token, chunk by chunk:
@@ -66,6 +72,14 @@ class Session {
   // One token forward; last_logits() is renewed.
   Status Decode(TokenId token);
   Result<TruncateResult> Truncate(int64_t len);
+
+  // The sequence as a file (docs/formats/cache_file.md): tokens, blocks, last logits. `kv` names
+  // the formats in messages.
+  Status SaveCache(const std::string& path, const std::string& kv) const;
+  // Replaces the sequence by that of a file; what follows is what would have followed there, bit
+  // for bit. Errors of Snapshot::Restore, kInvalidArgument when the context is too short,
+  // kDataLoss when tokens or logits are not those of this model: the session is as it was.
+  Status LoadCache(const Snapshot& snapshot);
 
   static constexpr int kPrefillChunk = 128;  // tokens of a forward pass in Prefill
 

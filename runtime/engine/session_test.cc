@@ -261,6 +261,12 @@ TEST_F(SessionTest, GenerateErrors) {
     EXPECT_EQ(s.code(), StatusCode::kInvalidArgument);
     return s.message();
   };
+  const Status shift = Generate({.context_shift = true}).status();
+  EXPECT_EQ(shift.code(), StatusCode::kUnsupported);
+  EXPECT_EQ(shift.message(),
+            "context shift: stored keys are turned by their position and would have to be decoded, "
+            "turned and stored again, which loses precision with every shift; raise the context, "
+            "or start again from a shorter prompt");
   EXPECT_EQ(message({.max_tokens = -1}), "max_tokens = -1: expected 0 or more");
   EXPECT_EQ(message({.stop = {"a", ""}}), "a stop string is empty");
   EXPECT_EQ(message({.sampling = {.top_k = -1}}), "top_k = -1: expected 0 or more");

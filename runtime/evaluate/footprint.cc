@@ -3,24 +3,14 @@
 #include <algorithm>
 
 #include "turboquant/codec/record_layout.h"
+#include "turboquant/plan/footprint.h"
 
 namespace tq {
 namespace {
 
-struct BlockBytes {
-  size_t open = 0;           // one open block over all layers and heads
-  size_t sealed = 0;         // one sealed block
-  size_t sealed_scales = 0;  // of which scales and side information
-};
-
 BlockBytes BytesOfBlocks(const CacheConfig& config) {
   BlockBytes b;
-  for (const HeadFormat& f : config.formats) {
-    b.open += OpenLayout::For(f, config.recent, config.head_dim).bytes;
-    b.sealed += RecordLayout::For(f, config.head_dim).bytes + SideInfoBytes(f);
-    b.sealed_scales += ScaleBytes(f.k, config.head_dim) + ScaleBytes(f.v, config.head_dim) +
-                       SideInfoBytes(f);
-  }
+  for (const HeadFormat& f : config.formats) b.Add(f, config.recent, config.head_dim);
   return b;
 }
 
@@ -38,24 +28,12 @@ CacheBytes CacheFootprint(const CacheConfig& config, int64_t tokens) {
   CacheBytes bytes;
   if (tokens <= 0) return bytes;
   const BlockBytes block = BytesOfBlocks(config);
-  const int64_t last = (tokens - 1) / kPageLen;  // block of the newest query
-  const int64_t sinks = std::min<int64_t>(DivCeil(config.sink_len, kPageLen), last + 1);
-  const int64_t recent = DivCeil(config.recent_len, kPageLen);
-  // Blocks [sinks, first_recent) are read at low bits; those that a query within the rollback
-  // distance would read as open rows keep them as well.
-  const int64_t first_recent = std::max(sinks, last - recent);
-  const int64_t rollback_query = std::max<int64_t>(0, tokens - config.rollback_len) / kPageLen;
-  const int64_t first_open = std::clamp(rollback_query - recent, sinks, first_recent);
-  const size_t num_sealed = static_cast<size_t>(first_recent - sinks);
-  const size_t num_open = static_cast<size_t>(sinks + (last + 1 - first_open));
-  bytes.payload = num_sealed * (block.sealed - block.sealed_scales);
-  bytes.scales = num_sealed * block.sealed_scales;
-  bytes.window = num_open * block.open;
-  if (UsesCenter(config)) {
-    CenterTable table(config.rope);
-    table.EnsureBlocks(last + 1);
-    bytes.tables = table.bytes();
-  }
+  const BlockCounts blocks =
+      CountBlocks({config.recent_len, config.sink_len, config.rollback_len, config.recent}, tokens);
+  bytes.payload = static_cast<size_t>(blocks.sealed) * (block.sealed - block.sealed_scales);
+  bytes.scales = static_cast<size_t>(blocks.sealed) * block.sealed_scales;
+  bytes.window = static_cast<size_t>(blocks.open()) * block.open;
+  if (UsesCenter(config)) bytes.tables = CenterTableBytes(config.rope.inv_freq.size(), tokens);
   return bytes;
 }
 

@@ -1,5 +1,5 @@
-// What a cache will hold at a length, by arithmetic: the sizes of record_layout.h and the rule of
-// precision, without allocating anything. Tested to equal KvCache::Bytes().
+// What a cache of a configuration will hold at a length: turboquant/plan/footprint.h for all its
+// heads. Tested to equal KvCache::Bytes().
 #pragma once
 
 #include <cstddef>

@@ -49,7 +49,7 @@ struct TinyLlama {
     }
     if (skip != "llama.rope.freq_base") b.F32("llama.rope.freq_base", rope_base);
     std::vector<std::string> tokens = {first_token};
-    for (int t = 1; t < vocab; ++t) tokens.push_back("t" + std::to_string(t));
+    for (int t = 1; t < vocab; ++t) tokens.push_back(StrCat("t", t));
     b.Texts("tokenizer.ggml.tokens", tokens);
     if (extra) extra(b);
 

@@ -117,9 +117,23 @@ def chat_seeds():
     yield "limit_depth", b"{{ " + b"(" * 500
 
 
+def cache_file_seeds():
+    yield "raw_magic", b"\0TQCACHE\0" + struct.pack("<II", 1, 256) + b"\0" * 240
+    yield "raw_version2", b"\0TQCACHE\0" + struct.pack("<II", 2, 256) + b"\0" * 240
+    yield "raw_text", b"\0hello"
+    # Bytes of a good file that are changed: (offset, byte), see cache_file_fuzz.cc.
+    edits = {"good": [], "length": [(48, 255)], "length_huge": [(55, 64)], "open_slot_0": [(56, 0), (57, 0)],
+             "sealed_slot_1": [(64, 1), (65, 0)], "tokens_huge": [(80 + 16 * 3 + 7, 255)], "inexact": [(72, 0)],
+             "layout": [(32, 120)]}
+    for name, changes in edits.items():
+        yield name, b"\1" + b"".join(struct.pack("<HB", *c) for c in changes)
+    for at in range(1500, 12000, 700):
+        yield f"byte_{at:05}", b"\1" + b"".join(struct.pack("<HB", at + i, 255) for i in range(8))
+
+
 def main():
     for folder, seeds in (("gguf", gguf_seeds), ("safetensors", safetensors_seeds), ("tokenizer", tokenizer_seeds),
-                          ("chat_template", chat_seeds)):
+                          ("chat_template", chat_seeds), ("cache_file", cache_file_seeds)):
         (HERE / folder).mkdir(parents=True, exist_ok=True)
         for name, data in seeds():
             (HERE / folder / name).write_bytes(data)

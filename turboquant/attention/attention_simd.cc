@@ -567,15 +567,17 @@ void AttendBlock(const BlockArgs& args, SoftmaxState state, BlockScratch* scratc
   LoadScales(args.k, tiles.k_scale);
   LoadScales(args.v, tiles.v_scale);
   if (args.k.is_codes()) {
-    tiles.k_offset = args.k.trellis ? kTrellisOffset : args.k.book->offset;
-    tiles.max_k_sums = args.k.trellis ? 1 : args.k.book->max_k_sums;
+    tiles.k_offset = args.k.trellis ? GetTrellis(args.k.bits).offset : args.k.book->offset;
+    tiles.max_k_sums =
+        args.k.trellis ? GetTrellis(args.k.bits).max_k_sums : args.k.book->max_k_sums;
     tiles.k_tile = FillTile(args.k, Side::kK, dim, tiles.k_offset, &scratch->k_tile);
   } else if (args.k.is_float() && args.k.type != ValueType::kF16) {
     FillFloats(args.k, Side::kK, dim, &scratch->k_tile, &scratch->k_floats);
     tiles.k_floats = scratch->k_floats.data();
   }
   if (args.v.is_codes()) {
-    tiles.max_v_sums = args.v.trellis ? 1 : args.v.book->max_v_sums;
+    tiles.max_v_sums =
+        args.v.trellis ? GetTrellis(args.v.bits).max_v_sums : args.v.book->max_v_sums;
     tiles.v_tile = FillTile(args.v, Side::kV, dim, 0, &scratch->v_tile);
   } else if (args.v.is_float() && args.v.type != ValueType::kF16) {
     FillFloats(args.v, Side::kV, dim, &scratch->v_tile, &scratch->v_floats);

@@ -107,10 +107,10 @@ std::vector<float> Exact(Fixture& f, const std::vector<float>& q, int q_heads, i
         for (int a = 0; a < l.format.anchors; ++a) {
           const size_t bytes = AnchorBytes(l.format, dim) / l.format.anchors;
           std::vector<float> row(static_cast<size_t>(PaddedDim(dim)));
-          const auto add = [&](size_t rows, bf16_t scale, std::vector<float>& out) {
+          const auto add = [&](size_t rows, bf16_t scale, std::vector<float>& target) {
             DecodeAnchorRow(l.format.anchor_bits, r + rows + a * bytes, scale, PaddedDim(dim),
                             row.data());
-            for (int c = 0; c < dim; ++c) out[anchors[a].token * dim + c] += row[c];
+            for (int c = 0; c < dim; ++c) target[anchors[a].token * dim + c] += row[c];
           };
           add(l.record.k_anchors, anchors[a].k_scale, kd);
           add(l.record.v_anchors, anchors[a].v_scale, vd);

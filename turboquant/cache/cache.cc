@@ -187,6 +187,7 @@ Result<SeqId> KvCache::Fork(SeqId seq) {
   Sequence child;
   child.length = parent->length;
   child.blocks = parent->blocks;
+  child.exact = parent->exact;
   for (const Block& b : child.blocks) {
     if (b.open != kNoSlot) open_pool_.AddRef(b.open);
     if (b.sealed != kNoSlot) sealed_pool_.AddRef(b.sealed);
@@ -514,6 +515,7 @@ Result<TruncateResult> KvCache::Truncate(SeqId seq, int64_t len) {
     }
   }
   s->length = len;
+  s->exact = (s->exact && result.exact) || len == 0;
   return result;
 }
 

@@ -151,7 +151,20 @@ class KvCache {
   // Committed plus pending tokens.
   int64_t VisibleLength(SeqId seq) const;
   bool Exists(SeqId seq) const { return sequences_.count(seq) != 0; }
+  // False once a truncation re-opened blocks from their codes: the sequence may differ from one
+  // that was never longer.
+  bool IsExact(SeqId seq) const { return sequences_.at(seq).exact; }
   const CenterTable& center_table() const { return center_table_; }
+  // Bytes of the slots of a block, as OpenSlot and SealedSlot of a cache with equal formats gave
+  // them; nullptr: it has no such form.
+  struct BlockBytes {
+    const std::byte* open = nullptr;
+    const std::byte* sealed = nullptr;
+  };
+  // A sequence of copies of these blocks (snapshot.h). kDataLoss names a block that cannot be.
+  Result<SeqId> Import(int64_t length, std::span<const BlockBytes> blocks, bool exact);
+  size_t open_slot_bytes() const { return open_slot_bytes_; }
+  size_t sealed_slot_bytes() const { return sealed_slot_bytes_; }
   int64_t num_open_slots() const { return open_pool_.used(); }
   int64_t num_sealed_slots() const { return sealed_pool_.used(); }
 
@@ -164,6 +177,7 @@ class KvCache {
     std::vector<Block> blocks;
     int64_t length = 0;
     int64_t pending = 0;  // tokens of an append in progress
+    bool exact = true;    // see IsExact
     // Of that append:
     std::vector<bool> layer_written;
     std::vector<int64_t> newly_sealed;  // blocks that got a sealed slot

@@ -182,7 +182,7 @@ TEST(CacheConfig, NamesWhatIsWrong) {
   c = SmallConfig("k3v2");
   c.formats[2].k.bits = 7;
   EXPECT_EQ(c.Validate().message(),
-            "layer 1, KV head 0, K: no codec with 7 bits; supported: 2, 3, 4, 8, 16 (f16)");
+            "layer 1, KV head 0: K: no codec with 7 bits; supported: 2, 3, 4, 5, 6, 8, 16 (f16)");
   c = SmallConfig("k3v2");
   c.formats[0].k = WithCenter(c.formats[0].k, Center::kRopeMean);
   EXPECT_EQ(c.Validate().code(), StatusCode::kInvalidArgument);
