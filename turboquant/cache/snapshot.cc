@@ -148,6 +148,16 @@ bool SealedSlotIsSane(const KvCache& cache, const std::byte* slot) {
       for (const bf16_t base : {info.k_base, info.v_base, info.v_bound}) {
         if (!std::isfinite(F32FromBF16(base))) return false;
       }
+      for (int a = 0; a < cache.format(layer, head).anchors; ++a) {
+        AnchorInfo anchor;
+        std::memcpy(&anchor, slot + cache.layout(layer, head).side_offset + sizeof info +
+                                 static_cast<size_t>(a) * sizeof anchor,
+                    sizeof anchor);
+        if (anchor.token >= kPageLen || !std::isfinite(F32FromBF16(anchor.k_scale)) ||
+            !std::isfinite(F32FromBF16(anchor.v_scale))) {
+          return false;
+        }
+      }
     }
   }
   return true;

@@ -134,7 +134,7 @@ TEST_F(SnapshotTest, CentredKeys) {
   Driver moved(config);
   const Status s = Parse(file)->Restore(*moved.cache, kStructure).status();
   EXPECT_EQ(s.code(), StatusCode::kInvalidArgument);
-  EXPECT_NE(s.message().find("it has 'centres: "), std::string::npos) << s.message();
+  EXPECT_NE(s.message().find("it has 'calibrated tensors: "), std::string::npos) << s.message();
 }
 
 TEST_F(SnapshotTest, InexactStaysInexact) {
@@ -253,8 +253,8 @@ TEST_F(SnapshotTest, OtherModelsAndFormatsAreRefusedAndTheCacheStays) {
   const std::string begin = "'f' was saved with other formats (k3v2): it has '";
   const std::string end = "; use the formats that it was saved with";
   std::string message = refused(SmallConfig("k4v4"), kStructure);
-  EXPECT_EQ(message.rfind(begin + "layers 0-1, heads 0-1: k3v2; K 3 bits", 0), 0u) << message;
-  EXPECT_NE(message.find("this cache 'layers 0-1, heads 0-1: k4v4; K 4 bits"), std::string::npos)
+  EXPECT_EQ(message.rfind(begin + "layers 0-1, heads 0-1: k3v2; K int 3 bits", 0), 0u) << message;
+  EXPECT_NE(message.find("this cache 'layers 0-1, heads 0-1: k4v4; K int 4 bits"), std::string::npos)
       << message;
   CacheConfig config = SmallConfig("k3v2");
   config.formats[3] = *ParsePreset("k3v4");
