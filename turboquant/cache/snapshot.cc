@@ -99,6 +99,9 @@ std::pair<std::string, std::string> FirstDifference(std::string_view a, std::str
   };
   while (!a.empty() || !b.empty()) {
     std::string x = next(a), y = next(b);
+    // Up to the axes, when the names before them tell the two apart already.
+    const auto head = [](const std::string& line) { return line.substr(0, line.find(';')); };
+    if (head(x) != head(y)) x = head(x), y = head(y);
     if (x != y) return {x.empty() ? "nothing" : x, y.empty() ? "nothing" : y};
   }
   return {};
