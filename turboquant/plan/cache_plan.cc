@@ -152,6 +152,18 @@ CacheParts CachePlan::At(int64_t tokens, int chunk_len) const {
   return parts;
 }
 
+CacheParts CachePlan::Shared(int64_t prefix, int64_t tokens) const {
+  CacheParts parts;
+  const BlockCounts n = CountBlocks(window_, tokens);
+  const int64_t whole = std::clamp<int64_t>(prefix, 0, tokens) / kPageLen;
+  const int64_t sinks = std::min(n.sinks, whole);
+  const int64_t sealed = std::clamp<int64_t>(whole - n.sinks, 0, n.sealed);
+  parts.payload = static_cast<size_t>(sealed) * (block_.sealed - block_.sealed_scales);
+  parts.scales = static_cast<size_t>(sealed) * block_.sealed_scales;
+  parts.sinks = static_cast<size_t>(sinks) * block_.open;
+  return parts;
+}
+
 double CachePlan::ReadBytes(int64_t tokens) const {
   const BlockCounts n = CountBlocksRead(window_, tokens);
   double bytes = static_cast<double>(n.sealed) * static_cast<double>(block_.sealed) +
