@@ -139,4 +139,10 @@ void TrellisLevels(int bits, uint8_t* tile, int num_groups, int num_quads, int a
                                                                  add);
 }
 
+void UnpackTrellis(int bits, const uint8_t* packed, int num_groups, int num_quads, int add,
+                   uint8_t* tile) {
+  (UseReferenceKernels() ? UnpackTrellisRef : UnpackTrellisSimd)(bits, packed, num_groups,
+                                                                 num_quads, add, tile);
+}
+
 }  // namespace tq

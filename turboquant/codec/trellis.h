@@ -49,10 +49,18 @@ void TrellisEncode(int bits, const float* x, int num_valid, int n, uint8_t* symb
 void TrellisDecodeRef(int bits, const uint8_t* symbols, int n, int8_t* levels);
 
 // Turns a tile of symbols (num_groups x num_quads cells of 64 bytes, as UnpackCodes gives them with
-// an identity table; num_quads = n / 4) into bytes level + add, in place. Kernels inline the vector
-// form from trellis-inl.h.
+// an identity table; num_quads = n / 4) into bytes level + add, in place.
 void TrellisLevels(int bits, uint8_t* tile, int num_groups, int num_quads, int add);
 void TrellisLevelsRef(int bits, uint8_t* tile, int num_groups, int num_quads, int add);
 void TrellisLevelsSimd(int bits, uint8_t* tile, int num_groups, int num_quads, int add);
+
+// UnpackCodes and TrellisLevels in one: from packed symbols (num_groups x num_quads cells) to bytes
+// level + add. Kernels inline it from trellis-inl.h.
+void UnpackTrellis(int bits, const uint8_t* packed, int num_groups, int num_quads, int add,
+                   uint8_t* tile);
+void UnpackTrellisRef(int bits, const uint8_t* packed, int num_groups, int num_quads, int add,
+                      uint8_t* tile);
+void UnpackTrellisSimd(int bits, const uint8_t* packed, int num_groups, int num_quads, int add,
+                       uint8_t* tile);
 
 }  // namespace tq
