@@ -48,6 +48,7 @@ HWY_INLINE void TrellisColumn(D d, hn::Vec<D> next, hn::Vec<D> mix, uint8_t* HWY
     b = hn::Or(u1, RaiseSymbols<2>(d, u2));
   } else if constexpr (kBits == 3) {
     // Kept: pair(i) = u(i) | u(i + 1) << 3, which begins with L(i), and u(i + 1).
+    // H(i) begins pair(i + 1) >> 1.
     a = hn::Or(u0, RaiseSymbols<3>(d, u1));
   }
   const auto step = [&](uint8_t* HWY_RESTRICT cell, V after) HWY_ATTR {
@@ -61,9 +62,8 @@ HWY_INLINE void TrellisColumn(D d, hn::Vec<D> next, hn::Vec<D> mix, uint8_t* HWY
       c = after;
     } else if constexpr (kBits == 3) {
       const V next_pair = hn::Or(b, RaiseSymbols<3>(d, after));
-      const V high = hn::Or(ShiftBytes<4>(d, a), RaiseSymbols<2>(d, after));
       next_idx = hn::And(next_pair, mask);
-      mix_idx = hn::And(hn::Xor(a, high), mask);
+      mix_idx = hn::And(hn::Xor(a, ShiftBytes<1>(d, next_pair)), mask);
       a = next_pair;
       b = after;
     } else {
@@ -96,9 +96,7 @@ HWY_INLINE void UnpackTrellisColumn(D d, hn::Vec<D> next, hn::Vec<D> mix,
   };
   const V first = hn::LoadU(d, lines);
   V line = first, low = hn::And(line, mask), second = hn::And(ShiftBytes<2>(d, line), mask);
-  for (int i = 1; i <= num_lines; ++i) {
-    const V after =
-        i < num_lines ? hn::LoadU(d, lines + static_cast<size_t>(i) * 64) : NextDepth(d, first);
+  const auto step = [&](V after) HWY_ATTR {
     const V low_after = hn::And(after, mask);
     if constexpr (kBits == 2) {  // low, second, third, fourth: L of the 4 cells of a line
       const V third = hn::And(ShiftBytes<4>(d, line), mask);
@@ -119,7 +117,58 @@ HWY_INLINE void UnpackTrellisColumn(D d, hn::Vec<D> next, hn::Vec<D> mix,
     line = after;
     low = low_after;
     cells += 64 * (8 / kBits);
+  };
+  for (int i = 1; i < num_lines; ++i) step(hn::LoadU(d, lines + static_cast<size_t>(i) * 64));
+  step(NextDepth(d, first));
+}
+
+// The same from the planes of 3 bits; `half` says which half of the first line of the 1-bit plane
+// the group begins with.
+template <class D>
+HWY_INLINE void UnpackTrellisColumn3(D d, hn::Vec<D> next, hn::Vec<D> mix,
+                                     const uint8_t* HWY_RESTRICT low,
+                                     const uint8_t* HWY_RESTRICT high, int half, int num_quads,
+                                     uint8_t* HWY_RESTRICT cells) {
+  using V = hn::Vec<D>;
+  const V mask = hn::Set(d, uint8_t{15}), three = hn::Set(d, uint8_t{3});
+  const V four = hn::Set(d, uint8_t{4});
+  V pair, u;  // of cells[0] and of the cell behind it
+  const auto step = [&](V after) HWY_ATTR {
+    const V next_pair = hn::Or(u, RaiseSymbols<3>(d, after));
+    const V mix_idx = hn::And(hn::Xor(pair, ShiftBytes<1>(d, next_pair)), mask);
+    const V next_idx = hn::And(next_pair, mask);
+    hn::StoreU(hn::Add(hn::TableLookupBytes(next, next_idx), hn::TableLookupBytes(mix, mix_idx)), d,
+               cells);
+    cells += 64;
+    pair = next_pair;
+    u = after;
+  };
+  const auto symbol = [&](V line, V bit)
+                          HWY_ATTR { return hn::Or(hn::And(line, three), hn::And(bit, four)); };
+  V first0 = hn::Zero(d), first1 = first0;
+  pair = u = first0;
+  for (int i = 0; i < num_quads / 4; ++i) {
+    const V line = hn::LoadU(d, low + static_cast<size_t>(i) * 64);
+    V bits = hn::LoadU(d, high + static_cast<size_t>((i + half) / 2) * 64);
+    if ((i + half) % 2 != 0) bits = ShiftBytes<4>(d, bits);
+    const V u0 = symbol(line, RaiseSymbols<2>(d, bits));
+    const V u1 = symbol(ShiftBytes<2>(d, line), RaiseSymbols<1>(d, bits));
+    const V u2 = symbol(ShiftBytes<4>(d, line), bits);
+    const V u3 = symbol(ShiftBytes<6>(d, line), ShiftBytes<1>(d, bits));
+    if (i == 0) {
+      first0 = u0;
+      first1 = u1;
+      pair = hn::Or(u0, RaiseSymbols<3>(d, u1));
+      u = u1;
+    } else {
+      step(u0);
+      step(u1);
+    }
+    step(u2);
+    step(u3);
   }
+  step(NextDepth(d, first0));
+  step(NextDepth(d, first1));
 }
 
 // See trellis.h.
@@ -146,26 +195,25 @@ HWY_INLINE void TrellisLevels(int bits, uint8_t* HWY_RESTRICT tile, int num_grou
 // See trellis.h.
 HWY_INLINE void UnpackTrellis(int bits, const uint8_t* HWY_RESTRICT packed, int num_groups,
                               int num_quads, int add, uint8_t* HWY_RESTRICT tile) {
-  if (bits == 3) {
-    alignas(16) static constexpr uint8_t kIdentity[16] = {0, 1, 2,  3,  4,  5,  6,  7,
-                                                          8, 9, 10, 11, 12, 13, 14, 15};
-    UnpackCodes(bits, packed, num_groups * num_quads, kIdentity, tile);
-    TrellisLevels(bits, tile, num_groups, num_quads, add);
-    return;
-  }
   const hn::CappedTag<uint8_t, 64> d;
   const int lanes = static_cast<int>(hn::Lanes(d));
   const TrellisTable& table = GetTrellis(bits);
   const auto next = hn::LoadDup128(d, reinterpret_cast<const uint8_t*>(table.next));
   const auto mix = hn::Add(hn::LoadDup128(d, reinterpret_cast<const uint8_t*>(table.mix)),
                            hn::Set(d, static_cast<uint8_t>(add)));
-  const int num_lines = num_quads * bits / 8;
+  const uint8_t* HWY_RESTRICT high = packed + static_cast<size_t>(num_groups) * num_quads * 16;
   for (int g = 0; g < num_groups; ++g) {
+    const int num_lines = num_quads * (bits == 4 ? 4 : 2) / 8;  // of the plane of low bits
     const uint8_t* HWY_RESTRICT lines = packed + static_cast<size_t>(g) * num_lines * 64;
     uint8_t* HWY_RESTRICT group = tile + static_cast<size_t>(g) * num_quads * 64;
     for (int i = 0; i < 64; i += lanes) {
       if (bits == 2) {
         UnpackTrellisColumn<2>(d, next, mix, lines + i, num_lines, group + i);
+      } else if (bits == 3) {
+        const int first = g * num_lines;  // in halves of a line of the 1-bit plane
+        UnpackTrellisColumn3(d, next, mix, lines + i,
+                             high + static_cast<size_t>(first / 2) * 64 + i, first % 2, num_quads,
+                             group + i);
       } else {
         UnpackTrellisColumn<4>(d, next, mix, lines + i, num_lines, group + i);
       }
