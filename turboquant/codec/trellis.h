@@ -2,8 +2,8 @@
 // depends on the symbols of its neighbours too. docs/decisions/trellis-tables.md has the figures.
 //
 // A stream is the `depth` of one lane (record_layout.h): n elements, one symbol of `bits` bits
-// each, kept and packed as ordinary codes. The trellis visits depth 0, 4, 8 ... n - 4, 1, 5, ... n
-// - 1 and closes to a ring (tail-biting, so there is no start to pay for):
+// each, kept and packed as ordinary codes. The trellis visits the depths 0, 4, 8 ... then 1, 5 ...
+// and closes to a ring (tail-biting, so there is no start to pay for):
 //   state(i) = low 8 bits of u(i) | u(i+1) << bits | u(i+2) << 2 bits | u(i+3) << 3 bits
 //   level(i) = next[state(i) >> bits & 15] + mix[(state(i) ^ state(i) >> 4) & 15]
 // with i the place in that order, modulo n. Steps of 4 in depth let a kernel combine whole cells,

@@ -78,8 +78,9 @@ TEST(Trellis, TablesAreTheirSumsAndFitTheProducts) {
     }
     EXPECT_LE(top, table.offset);
     EXPECT_LE(table.offset, kMaxTrellisLevel);
-    EXPECT_GE(table.max_k_sums, 1);
-    EXPECT_GE(table.max_v_sums, 1);
+    // What attention can make use of: 4 at a time for K, all 16 of a block for V.
+    EXPECT_GE(table.max_k_sums, 4);
+    EXPECT_GE(table.max_v_sums, bits == 2 ? 16 : 2);
     EXPECT_LE(table.max_k_sums * 2 * (top + table.offset) * kMaxKDigit, 32767);
     EXPECT_LE(table.max_v_sums * 2 * top * kMaxVDigit, 32767);
   }
