@@ -39,6 +39,42 @@ size_t GroupBytesLeft() {
   return most > used ? most - used : 0;
 }
 
+// The format that a run of the model gets: preset, pins, or a profile.
+Result<CacheFormat> FormatOfRun(const ModelSpec& spec, const std::string& path, const KvFlags& kv,
+                                int64_t context) {
+  KvFlags flags = kv;
+  if (flags.kv == "auto") {
+    const std::string beside = ProfileBeside(path);
+    const std::filesystem::path absolute = std::filesystem::absolute(beside);
+    flags.kv = FileExists(beside) ? absolute.string() : context >= kMinAutoContext ? "k8v4" : "f16";
+  }
+  CacheWindow window;
+  TQ_ASSIGN_OR_RETURN(CacheFormat format, PlanFormat(flags.kv, window));
+  const LayerSpec& first = spec.layers.front();
+  const bool uniform = std::all_of(spec.layers.begin(), spec.layers.end(),
+                                   [&](const LayerSpec& l) { return l == first; });
+  if (uniform && first.kind == LayerKind::kFull) {
+    // Pins and windows as the run itself applies them.
+    KvChoice choice;
+    choice.name = format.name;
+    choice.config.num_layers = spec.num_layers();
+    choice.config.num_kv_heads = first.num_kv_heads;
+    choice.config.head_dim = first.head_dim;
+    const size_t heads = spec.layers.size() * static_cast<size_t>(first.num_kv_heads);
+    if (format.formats.size() == 1) format.formats.assign(heads, format.formats[0]);
+    if (format.formats.size() == heads) {
+      choice.config.formats = std::move(format.formats);
+      choice.reasons.resize(heads);
+      TQ_RETURN_IF_ERROR(ApplyPins(flags.pin, &choice));
+      format.formats = std::move(choice.config.formats);
+      format.name = choice.name;
+    }
+  }
+  if (kv.recent_len) format.window.recent_len = *kv.recent_len;
+  if (kv.sink_len) format.window.sink_len = *kv.sink_len;
+  return format;
+}
+
 }  // namespace
 
 Result<size_t> MemoryLimit(const std::string& limit) {
@@ -78,35 +114,33 @@ Result<CacheFormat> PlanFormat(const std::string& kv, const CacheWindow& window)
   return format;
 }
 
-Status CheckMemory(const std::string& model_path, const KvFlags& kv, int64_t context, int threads,
-                   const std::string& limit) {
+Status CheckMemory(const ModelFlags& model, const KvFlags& kv, int64_t context,
+                   const std::string& limit, const OutputFlags& output) {
   TQ_ASSIGN_OR_RETURN(const Machine machine, HostMachine(limit));
-  const Result<ModelSpec> spec = SpecFromPath(model_path);
-  // What the planner cannot read, the loader names better.
-  if (!spec.ok()) return OkStatus();
-  std::string name = kv.kv;
-  if (name == "auto") {
-    const std::string beside = ProfileBeside(model_path);
-    name = FileExists(beside) ? "./" + beside : context >= kMinAutoContext ? "k8v4" : "f16";
-  }
-  CacheWindow window;
-  if (kv.recent_len) window.recent_len = *kv.recent_len;
-  if (kv.sink_len) window.sink_len = *kv.sink_len;
-  TQ_ASSIGN_OR_RETURN(const CacheFormat format, PlanFormat(name, window));
+  TQ_ASSIGN_OR_RETURN(const std::string path, model.Path());
+  const Result<ModelSpec> spec = SpecFromPath(path);
+  // What the planner cannot read or does not know, the loader names better.
+  if (!spec.ok() || context < 0 || context > Planner::kMaxContext) return OkStatus();
+  const bool asked = context > 0;
+  if (!asked) context = spec->context_len > 0 ? spec->context_len : 8192;
+  TQ_ASSIGN_OR_RETURN(const CacheFormat format, FormatOfRun(*spec, path, kv, context));
   PlanOptions options;
   options.machine = machine;
-  options.threads = std::max(threads, 1);
   const Result<Planner> planner = Planner::Create(*spec, format, options);
   if (!planner.ok()) return OkStatus();
   const size_t needed = planner->TotalBytes(context, 1);
   if (needed <= machine.memory_bytes) return OkStatus();
   const int64_t longest = planner->MaxContext(1, machine.memory_bytes);
   const auto both = [](size_t bytes) { return FormatBoth(static_cast<double>(bytes)); };
-  return ResourceExhausted("a context of ", FormatCount(context), " tokens with ", format.name,
-                           " needs ", both(needed), "; the limit is ", both(machine.memory_bytes),
-                           longest > 0 ? StrCat("; the longest that fits is --context ", longest)
-                                       : std::string("; not even one token fits"),
-                           "; tq plan shows what needs how much");
+  const std::string message =
+      StrCat("a context of ", FormatCount(context), " tokens with ", format.name, " needs ",
+             both(needed), "; the limit is ", both(machine.memory_bytes),
+             longest > 0 ? StrCat("; the longest that fits is --context ", longest)
+                         : std::string("; not even one token fits"),
+             "; tq plan shows what needs how much");
+  if (asked || !limit.empty()) return ResourceExhausted(message);
+  PrintNote(output, "memory: " + message);
+  return OkStatus();
 }
 
 }  // namespace tq::cli

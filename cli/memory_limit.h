@@ -24,8 +24,10 @@ Result<Machine> HostMachine(const std::string& limit);
 Result<CacheFormat> PlanFormat(const std::string& kv, const CacheWindow& window);
 
 // kResourceExhausted when the model, its cache of `context` tokens and all else need more than the
-// limit: both numbers, and the longest context that fits. Reads the file's header only.
-Status CheckMemory(const std::string& model_path, const KvFlags& kv, int64_t context, int threads,
-                   const std::string& limit);
+// limit: both numbers, and the longest context that fits. Reads the file's header only. A context
+// that was not asked for (0: the trained one) is refused under an explicit limit and else only
+// mentioned, since most runs stay shorter.
+Status CheckMemory(const ModelFlags& model, const KvFlags& kv, int64_t context,
+                   const std::string& limit, const OutputFlags& output);
 
 }  // namespace tq::cli

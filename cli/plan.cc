@@ -10,6 +10,7 @@
 #include "cli/memory_limit.h"
 #include "cli/plan_model.h"
 #include "cli/plan_output.h"
+#include "cli/plan_traffic.h"
 #include "turboquant/base/file.h"
 #include "turboquant/plan/survey.h"
 
@@ -21,10 +22,10 @@ struct PlanFlags {
   ShapeFlags shape;
   OutputFlags output;
   std::string contexts, batches = "1", kv = "f16,k8v4,k4v4,k3v2", weights = "file";
-  std::string device = "host", memory_limit, bandwidth, solve, report;
+  std::string device = "host", memory_limit, bandwidth, solve, report, traffic;
   int devices = 1, chunk = 0, recent_len = 256, sink_len = 4;
   int64_t shared_prefix = 0;
-  bool require_fit = false;
+  bool require_fit = false, attention = false;
 };
 
 // "4096,131072" or "32k": whole numbers, k = 1,024.
@@ -107,6 +108,10 @@ Result<ModelSpec> ChooseSpec(const PlanFlags& flags) {
   return SpecFromPath(path);
 }
 
+void PrintJson(const nlohmann::ordered_json& j) {
+  PrintOut(j.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+}
+
 // A short, a middle and the trained context.
 std::vector<int64_t> DefaultContexts(const ModelSpec& spec) {
   const int64_t longest = spec.context_len > 0 ? spec.context_len : 131072;
@@ -117,9 +122,29 @@ std::vector<int64_t> DefaultContexts(const ModelSpec& spec) {
   return out;
 }
 
+// The log against the quantized format that was asked for, or the last of the default list.
+Result<int> RunTraffic(const PlanFlags& flags, const ModelSpec& spec, const SurveyGrid& grid,
+                       PlanOptions options) {
+  options.weights = grid.weights.front();
+  TQ_ASSIGN_OR_RETURN(const Planner planner, Planner::Create(spec, grid.formats.back(), options));
+  TQ_ASSIGN_OR_RETURN(const Traffic traffic, LoadTraffic(flags.traffic, flags.model.model));
+  TQ_ASSIGN_OR_RETURN(const Suitability suited, JudgeTraffic(traffic, planner));
+  if (flags.output.json) {
+    PrintJson(TrafficJson(suited, traffic));
+  } else {
+    PrintOut(TrafficText(suited, traffic, planner));
+  }
+  return kDone;
+}
+
 Result<int> RunPlan(const PlanFlags& flags) {
   constexpr int64_t kMostBatch = Planner::kMaxBatch;
   TQ_RETURN_IF_ERROR(flags.model.Validate());
+  if (flags.attention) {
+    return Unsupported(
+        "--attention needs a run of the model, which this version does not make; "
+        "--traffic without it tells prefix_reuse");
+  }
   if (!flags.solve.empty() && flags.solve != "context" && flags.solve != "batch" &&
       flags.solve != "bits") {
     return InvalidArgument("--solve '", flags.solve, "' is not context, batch or bits");
@@ -156,12 +181,11 @@ Result<int> RunPlan(const PlanFlags& flags) {
   options.shared_prefix = flags.shared_prefix;
   TQ_ASSIGN_OR_RETURN(const ModelSpec spec, ChooseSpec(flags));
   if (grid.contexts.empty()) grid.contexts = DefaultContexts(spec);
+  if (!flags.traffic.empty()) return RunTraffic(flags, spec, grid, options);
   TQ_ASSIGN_OR_RETURN(const Survey survey, MakeSurvey(spec, grid, options));
 
   if (flags.output.json) {
-    PrintOut(
-        PlanJson(survey).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
-        "\n");
+    PrintJson(PlanJson(survey));
   } else {
     PrintOut(flags.solve.empty() ? PlanText(survey) : SolveText(survey, flags.solve));
   }
@@ -197,6 +221,12 @@ Command AddPlan(CLI::App& app) {
                       "Print only the longest context, the most sequences (batch) or bits");
   command->add_flag("--require-fit", flags->require_fit,
                     "Exit with 1 when a context and batch fits with no format");
+  command
+      ->add_option("--traffic", flags->traffic,
+                   "A log of requests, a JSON object a line: is this workload suited?")
+      ->type_name("FILE");
+  command->add_flag("--attention", flags->attention,
+                    "With --traffic: also the attention to far tokens, by running the model");
   command->add_option("--shared-prefix", flags->shared_prefix,
                       "First tokens that all sequences have in common, held once");
   command->add_option("--chunk", flags->chunk,

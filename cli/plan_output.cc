@@ -21,12 +21,25 @@ std::string Ms(const std::optional<double>& ms) {
   return ms ? fmt::format("{:.2f}", *ms) : "-";
 }
 
-std::string Gib(size_t bytes) {
-  return fmt::format("{:.2f}", AsDouble(bytes) / (1024.0 * 1024.0 * 1024.0));
-}
-std::string Gb(size_t bytes) {
-  return fmt::format("{:.2f}", AsDouble(bytes) / 1e9);
-}
+// Small plans are told in MiB and MB.
+struct Units {
+  explicit Units(const Survey& survey) {
+    size_t most = 0;
+    for (const SurveyRow& r : survey.rows) most = std::max(most, r.memory.total_bytes);
+    if (most < size_t{4} << 30) {
+      binary_name = "MiB";
+      decimal_name = "MB";
+      binary = 1024.0 * 1024.0;
+      decimal = 1e6;
+    }
+  }
+  std::string Binary(size_t bytes) const { return fmt::format("{:.2f}", AsDouble(bytes) / binary); }
+  std::string Decimal(size_t bytes) const {
+    return fmt::format("{:.2f}", AsDouble(bytes) / decimal);
+  }
+  std::string binary_name = "GiB", decimal_name = "GB";
+  double binary = 1024.0 * 1024.0 * 1024.0, decimal = 1e9;
+};
 
 std::string LongestText(const Survey& survey, int64_t context) {
   if (context == 0) return "-";
@@ -69,14 +82,16 @@ std::string LinesTable(const Survey& survey, const SurveyRow& row) {
                                 survey.num_devices > 1 ? " of one device" : "", row.kv, row.weights,
                                 FormatCount(row.context),
                                 row.batch > 1 ? fmt::format(" x {} sequences", row.batch) : "");
-  TextTable table({"", "GiB", "GB", "bytes", "note"}, {0, 4});
+  const Units units(survey);
+  TextTable table({"", units.binary_name, units.decimal_name, "bytes", "note"}, {0, 4});
   for (const MemoryLine& l : row.memory.lines) {
-    table.Add({l.name, Gib(l.bytes), Gb(l.bytes), FormatCount(static_cast<int64_t>(l.bytes)),
+    table.Add({l.name, units.Binary(l.bytes), units.Decimal(l.bytes),
+               FormatCount(static_cast<int64_t>(l.bytes)),
                l.note + (l.uncertain ? " (estimate)" : "")});
   }
   const auto total = static_cast<int64_t>(row.memory.total_bytes);
-  table.Add(
-      {"total", Gib(row.memory.total_bytes), Gb(row.memory.total_bytes), FormatCount(total), ""});
+  table.Add({"total", units.Binary(row.memory.total_bytes), units.Decimal(row.memory.total_bytes),
+             FormatCount(total), ""});
   out += table.ToString();
   if (row.memory.largest_uncertain < row.memory.lines.size()) {
     const MemoryLine& l = row.memory.lines[row.memory.largest_uncertain];
@@ -96,11 +111,19 @@ std::string FormatsTable(const Survey& survey) {
   std::vector<std::string> header = {"context"};
   if (batches) header.emplace_back("batch");
   if (weights) header.emplace_back("weights");
-  for (const char* h :
-       {"kv", "bits per\nvalue", "cache\nGiB", "cache\nGB", "ratio", "total\nGiB", "fits",
-        "ms per\ntoken", "first\ntoken s", "longest\ncontext", "most\nsequences"}) {
-    header.emplace_back(h);
+  const Units units(survey);
+  const bool times = survey.machine.read_bytes_per_second > 0;
+  const bool first = times && survey.machine.flops > 0;
+  for (const std::string& h :
+       {std::string("kv"), std::string("bits per\nvalue"), "cache\n" + units.binary_name,
+        "cache\n" + units.decimal_name, std::string("ratio"), "total\n" + units.binary_name,
+        std::string("fits")}) {
+    header.push_back(h);
   }
+  if (times) header.emplace_back("ms per\ntoken");
+  if (first) header.emplace_back("first\ntoken s");
+  header.emplace_back("longest\ncontext");
+  header.emplace_back("most\nsequences");
   TextTable table(header, {});
   bool beyond = false, compute = false;
   for (const SurveyRow& r : survey.rows) {
@@ -109,13 +132,14 @@ std::string FormatsTable(const Survey& survey) {
     if (weights) cells.push_back(r.weights);
     cells.push_back(r.kv);
     cells.push_back(fmt::format("{:.3f}", r.bits_per_value));
-    cells.push_back(Gib(r.memory.cache_bytes));
-    cells.push_back(Gb(r.memory.cache_bytes));
+    cells.push_back(units.Binary(r.memory.cache_bytes));
+    cells.push_back(units.Decimal(r.memory.cache_bytes));
     cells.push_back(FormatRatio(r.memory.ratio()));
-    cells.push_back(Gib(r.memory.total_bytes));
+    cells.push_back(units.Binary(r.memory.total_bytes));
     cells.emplace_back(r.fits ? "yes" : "no");
-    cells.push_back(Ms(r.step.ms) + (r.step.compute_bound ? "^" : ""));
-    cells.push_back(r.first_token_seconds ? fmt::format("{:.2f}", *r.first_token_seconds) : "-");
+    if (times) cells.push_back(Ms(r.step.ms) + (r.step.compute_bound ? "^" : ""));
+    if (first)
+      cells.push_back(r.first_token_seconds ? fmt::format("{:.2f}", *r.first_token_seconds) : "-");
     cells.push_back(LongestText(survey, r.max_context));
     beyond |= cells.back().back() == '*';
     compute |= r.step.compute_bound;

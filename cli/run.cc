@@ -14,6 +14,7 @@
 #include "cli/commands.h"
 #include "cli/kv_choice.h"
 #include "cli/loaded_model.h"
+#include "cli/memory_limit.h"
 #include "runtime/engine/session.h"
 #include "runtime/evaluate/compare.h"
 #include "runtime/evaluate/results_json.h"
@@ -30,7 +31,7 @@ struct RunFlags {
   KvFlags kv;
   OutputFlags output;
   std::string prompt, prompt_file;
-  std::string load_cache, save_cache;
+  std::string load_cache, save_cache, memory_limit;
   bool chat = false, explain = false, context_shift = false;
   int64_t context = 0;
   int max_tokens = 256;
@@ -374,6 +375,8 @@ Command AddRun(CLI::App& app) {
       ->type_name("FILE");
   command->add_option("--context", flags->context,
                       "Most tokens of prompt and answer; 0 = what the model was trained for");
+  command->add_option("--memory-limit", flags->memory_limit,
+                      "Refuse what needs more, e.g. 2GiB (default: the memory that is available)");
   command->add_flag("--context-shift", flags->context_shift,
                     "Go on beyond the context by dropping old tokens: refused, with the reason");
   command->add_option("--max-tokens", flags->max_tokens, "Most tokens of an answer");
@@ -406,6 +409,8 @@ Command AddRun(CLI::App& app) {
               const bool go_on = snapshot && !flags->chat && prompt->empty();
               if (!go_on) TQ_RETURN_IF_ERROR(CheckPrompt(*prompt));
             }
+            TQ_RETURN_IF_ERROR(CheckMemory(flags->model, flags->kv, flags->context,
+                                           flags->memory_limit, flags->output));
             TQ_ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(flags->model, flags->output));
             return Runner(*flags, std::move(loaded), std::move(prompt), std::move(snapshot)).Run();
           }};
