@@ -109,10 +109,14 @@ TEST(Pins, ErrorsNameTheWord) {
     const char* message;
   } cases[] = {
       {"1k8v4", StatusCode::kInvalidArgument, "--pin '1k8v4' has no '='"},
-      {"12=k8v4", StatusCode::kInvalidArgument, "--pin '12=k8v4': layer 12 is outside 0..11"},
-      {"1:3=k8v4", StatusCode::kInvalidArgument, "--pin '1:3=k8v4': KV head 3 is outside 0..2"},
-      {"a=k8v4", StatusCode::kInvalidArgument, "--pin 'a=k8v4': 'a' is no layer"},
-      {"4-2=k8v4", StatusCode::kInvalidArgument, "--pin '4-2=k8v4': layer 4-2 is outside 0..11"},
+      {"12=k8v4", StatusCode::kInvalidArgument,
+       "--pin '12=k8v4': layer 12 is out of range: there are 12, from 0 to 11"},
+      {"1:3=k8v4", StatusCode::kInvalidArgument,
+       "--pin '1:3=k8v4': KV head 3 is out of range: there are 3, from 0 to 2"},
+      {"a=k8v4", StatusCode::kInvalidArgument,
+       "--pin 'a=k8v4': 'a' is not a layer or a range of them, like 3 or 0-2"},
+      {"4-2=k8v4", StatusCode::kInvalidArgument,
+       "--pin '4-2=k8v4': '4-2' is not a layer or a range of them, like 3 or 0-2"},
       {"1=best", StatusCode::kInvalidArgument, "--pin '1=best': 'best' is not a cache format"},
       {"1=k5v5", StatusCode::kUnsupported, "--pin '1=k5v5': "},
   };

@@ -10,5 +10,7 @@ namespace tq::cli {
 Command AddRun(CLI::App& app);
 Command AddCompare(CLI::App& app);
 Command AddInfo(CLI::App& app);
+Command AddPlan(CLI::App& app);
+Command AddBench(CLI::App& app);
 
 }  // namespace tq::cli

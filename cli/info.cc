@@ -1,9 +1,11 @@
-// tq info: this machine, a model or a profile; what applies to which layer and why.
+// tq info: this machine, a model, a profile or a cache file; what applies to which layer and why.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -17,6 +19,7 @@
 #include "turboquant/attention/attention.h"
 #include "turboquant/base/file.h"
 #include "turboquant/base/isa.h"
+#include "turboquant/cache/snapshot.h"
 #include "turboquant/calibrate/profile.h"
 
 namespace tq::cli {
@@ -40,6 +43,13 @@ bool IsProfile(const std::string& path) {
          FileExists((std::filesystem::path(path) / "profile.json").string());
 }
 
+// By its first bytes; what else may be wrong with it, Snapshot says.
+bool IsCacheFile(const std::string& path) {
+  char magic[sizeof kSnapshotMagic] = {};
+  std::ifstream(path, std::ios::binary).read(magic, sizeof magic);
+  return std::equal(std::begin(magic), std::end(magic), std::begin(kSnapshotMagic));
+}
+
 Result<int> MachineInfo(const InfoFlags& flags) {
   const ThreadPool pool(flags.threads);
   Json j;
@@ -54,8 +64,8 @@ Result<int> MachineInfo(const InfoFlags& flags) {
   for (const FormatInfo& info : RegisteredFormats()) {
     std::vector<std::string> books;
     for (const Codebook book : info.codebooks) books.emplace_back(Name(book));
-    formats.Add({info.token, std::to_string(info.bits), info.name, fmt::format("{}", fmt::join(books, ", ")),
-                 info.arithmetic});
+    formats.Add({info.token, std::to_string(info.bits), info.name,
+                 fmt::format("{}", fmt::join(books, ", ")), info.arithmetic});
     j["formats"].push_back({{"token", info.token},
                             {"bits", info.bits},
                             {"name", info.name},
@@ -252,15 +262,53 @@ Result<int> ProfileInfo(const InfoFlags& flags) {
   return kDone;
 }
 
+Result<int> CacheFileInfo(const InfoFlags& flags) {
+  TQ_ASSIGN_OR_RETURN(const Snapshot snapshot, Snapshot::Open(flags.subject));
+  const SnapshotMeta& meta = snapshot.meta();
+  const std::string structure = fmt::format("{:016x}", meta.structure_hash);
+  std::vector<std::string> formats;
+  for (const std::string& line : SplitList(snapshot.formats(), '\n')) {
+    if (!line.empty()) formats.push_back(line);
+  }
+  if (flags.output.json) {
+    Json j;
+    j["path"] = flags.subject;
+    j["version"] = kSnapshotVersion;
+    j["model"] = meta.model;
+    j["structure_xxh3"] = structure;
+    j["kv"] = meta.kv;
+    j["tokens"] = snapshot.length();
+    j["logits"] = meta.logits.size();
+    j["file_bytes"] = snapshot.file_bytes();
+    j["cache_bytes"] = snapshot.slot_bytes();
+    j["open_blocks"] = snapshot.num_open();
+    j["sealed_blocks"] = snapshot.num_sealed();
+    j["exact"] = snapshot.exact();
+    j["formats"] = formats;
+    PrintOut(j.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+    return kDone;
+  }
+  PrintOut(fmt::format("{}: a cache of {} tokens ({}), saved by '{}' of structure {}\n",
+                       flags.subject, FormatCount(snapshot.length()), meta.kv, meta.model,
+                       structure));
+  PrintOut(fmt::format("file:   version {}, {}; all sums are right\n", kSnapshotVersion,
+                       FormatMiB(snapshot.file_bytes())));
+  PrintOut(fmt::format("blocks: {} open, {} sealed{}\n", snapshot.num_open(), snapshot.num_sealed(),
+                       snapshot.exact() ? "" : "; some were re-opened from their codes"));
+  for (const std::string& line : formats) PrintOut("  " + line + "\n");
+  return kDone;
+}
+
 }  // namespace
 
 Command AddInfo(CLI::App& app) {
-  CLI::App* command = AddCommand(app, "info", "What there is: this machine, a model or a profile",
-                                 "tq info && tq info model.gguf --kv k3v2 --pin \"1,10=k8v4\"");
+  CLI::App* command =
+      AddCommand(app, "info", "What there is: this machine, a model, a profile or a cache file",
+                 "tq info && tq info model.gguf --kv k3v2 --pin \"1,10=k8v4\"");
   auto flags = std::make_shared<InfoFlags>();
   command
       ->add_option("model,--model", flags->subject,
-                   "A GGUF file or a .tqprofile folder; nothing: this machine")
+                   "A GGUF file, a .tqprofile folder or a saved cache; nothing: this machine")
       ->type_name("FILE");
   flags->kv.Add(command);
   command->add_option("--context", flags->context,
@@ -273,6 +321,7 @@ Command AddInfo(CLI::App& app) {
             }
             if (flags->subject.empty()) return MachineInfo(*flags);
             if (IsProfile(flags->subject)) return ProfileInfo(*flags);
+            if (IsCacheFile(flags->subject)) return CacheFileInfo(*flags);
             return ModelInfo(*flags);
           }};
 }

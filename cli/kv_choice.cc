@@ -3,14 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
+#include <string_view>
 #include <utility>
 
 #include "cli/common.h"
 #include "turboquant/attention/attention.h"
 #include "turboquant/base/file.h"
 #include "turboquant/base/numeric.h"
+#include "turboquant/calibrate/head_selection.h"
 #include "turboquant/calibrate/profile.h"
 #include "turboquant/codec/record_layout.h"
 
@@ -51,53 +52,21 @@ Status ApplyWindow(const KvFlags& flags, KvChoice* choice) {
   return apply("--sink-len", flags.sink_len, &choice->config.sink_len);
 }
 
-struct Range {
-  int first = 0, last = 0;
-};
-
-// "3" or "3-5" within 0..count-1.
-Result<Range> ParseRange(const std::string& text, const char* what, int count,
-                         const std::string& pin) {
-  const auto number = [](std::string_view digits, int* value) {
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), *value);
-    return error == std::errc() && end == digits.data() + digits.size() && !digits.empty();
-  };
-  Range r;
-  const size_t dash = text.find('-');
-  const bool parsed = dash == std::string::npos
-                          ? number(text, &r.first) && number(text, &r.last)
-                          : number(std::string_view(text).substr(0, dash), &r.first) &&
-                                number(std::string_view(text).substr(dash + 1), &r.last);
-  if (!parsed) return InvalidArgument("--pin '", pin, "': '", text, "' is no ", what, kPinForm);
-  if (r.first < 0 || r.first > r.last || r.last >= count) {
-    return InvalidArgument("--pin '", pin, "': ", what, " ", text, " is outside 0..", count - 1);
-  }
-  return r;
-}
-
 Status ApplyPin(const std::string& pin, KvChoice* choice) {
   CacheConfig& config = choice->config;
+  const std::string where = StrCat("--pin '", pin, "'");
   const size_t equals = pin.find('=');
-  if (equals == std::string::npos) return InvalidArgument("--pin '", pin, "' has no '='", kPinForm);
+  if (equals == std::string::npos) return InvalidArgument(where, " has no '='", kPinForm);
   Result<HeadFormat> parsed = ParsePreset(SplitList(pin.substr(equals + 1), '\0').front());
-  if (!parsed.ok()) return parsed.status().WithContext(StrCat("--pin '", pin, "'"));
+  if (!parsed.ok()) return parsed.status().WithContext(where);
   const HeadFormat format = WithCenterOf(*parsed, config);
-  for (const std::string& target : SplitList(pin.substr(0, equals), ',')) {
-    const size_t colon = target.find(':');
-    TQ_ASSIGN_OR_RETURN(const Range layers,
-                        ParseRange(target.substr(0, colon), "layer", config.num_layers, pin));
-    Range heads{0, config.num_kv_heads - 1};
-    if (colon != std::string::npos) {
-      TQ_ASSIGN_OR_RETURN(
-          heads, ParseRange(target.substr(colon + 1), "KV head", config.num_kv_heads, pin));
-    }
-    for (int layer = layers.first; layer <= layers.last; ++layer) {
-      for (int head = heads.first; head <= heads.last; ++head) {
-        const size_t i = static_cast<size_t>(layer) * config.num_kv_heads + head;
-        config.formats[i] = format;
-        choice->reasons[i] = StrCat("--pin ", pin);
-      }
-    }
+  const auto heads = ParseHeadSelection(std::string_view(pin).substr(0, equals), config.num_layers,
+                                        config.num_kv_heads);
+  if (!heads.ok()) return heads.status().WithContext(where);
+  for (const auto& [layer, head] : *heads) {
+    const size_t i = static_cast<size_t>(layer) * config.num_kv_heads + head;
+    config.formats[i] = format;
+    choice->reasons[i] = StrCat("--pin ", pin);
   }
   return OkStatus();
 }

@@ -1,5 +1,7 @@
 // The program: flags, choice of the command, and the one place where an error becomes an exit code
 // and a line.
+#include <malloc.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -14,13 +16,24 @@
 namespace tq::cli {
 namespace {
 
+// Blocks of the cache are large and come and go: each gets pages of its own, so that what is
+// released leaves the process and the resident memory is what tq plan says. Otherwise glibc raises
+// this threshold with the first large block that is freed, and holes stay.
+void GiveBlocksTheirOwnPages() {
+#ifdef M_MMAP_THRESHOLD
+  mallopt(M_MMAP_THRESHOLD, 128 * 1024);
+#endif
+}
+
 int Main(int argc, char** argv) {
+  GiveBlocksTheirOwnPages();
   CLI::App app("TurboQuant: language models over a quantized KV cache");
   app.name("tq");
   app.set_version_flag("--version", std::string("tq ") + Version());
   app.require_subcommand(1);
   app.footer("tq COMMAND --help shows an example and the flags of a command.");
-  std::vector<Command> commands = {AddRun(app), AddCompare(app), AddInfo(app)};
+  std::vector<Command> commands = {AddRun(app), AddCompare(app), AddInfo(app), AddPlan(app),
+                                   AddBench(app)};
   if (argc == 1) {
     std::fputs(app.help().c_str(), stderr);
     return kBadUse;

@@ -14,6 +14,7 @@
 #include "cli/commands.h"
 #include "cli/kv_choice.h"
 #include "cli/loaded_model.h"
+#include "cli/memory_limit.h"
 #include "runtime/engine/session.h"
 #include "runtime/evaluate/compare.h"
 #include "runtime/evaluate/results_json.h"
@@ -30,7 +31,8 @@ struct RunFlags {
   KvFlags kv;
   OutputFlags output;
   std::string prompt, prompt_file;
-  bool chat = false, explain = false;
+  std::string load_cache, save_cache, memory_limit;
+  bool chat = false, explain = false, context_shift = false;
   int64_t context = 0;
   int max_tokens = 256;
   std::vector<std::string> stop;
@@ -73,21 +75,45 @@ Result<std::string> ReadPrompt(const RunFlags& flags) {
   return ReadStdin();
 }
 
+GenerateOptions OptionsOf(const RunFlags& flags) {
+  GenerateOptions options;
+  options.max_tokens = flags.max_tokens;
+  options.sampling = flags.sampling;
+  options.stop = flags.stop;
+  options.cancel = &InterruptFlag();
+  options.context_shift = flags.context_shift;
+  return options;
+}
+
 // What can be refused before a model is read.
 Status CheckFlags(const RunFlags& flags) {
-  TQ_RETURN_IF_ERROR(flags.sampling.Validate());
-  if (flags.max_tokens < 1) {
+  if (flags.max_tokens == 0 && flags.save_cache.empty()) {
+    return InvalidArgument("--max-tokens 0 only makes sense with --save-cache");
+  }
+  if (flags.max_tokens < 0) {
     return InvalidArgument("--max-tokens ", flags.max_tokens, " is below 1");
   }
+  TQ_RETURN_IF_ERROR(OptionsOf(flags).Validate());
+  if (!flags.save_cache.empty()) TQ_RETURN_IF_ERROR(CheckWritable(flags.save_cache));
   return CheckKvName(flags.kv.kv);
+}
+
+// The text of a token, so that it can be read in a message.
+std::string Quoted(const std::string& bytes) {
+  return nlohmann::json(bytes).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 // One session from the first prompt to the last answer.
 class Runner {
  public:
-  // Without a prompt: talks with whoever sits at the terminal.
-  Runner(const RunFlags& flags, LoadedModel loaded, std::optional<std::string> prompt)
-      : flags_(flags), loaded_(std::move(loaded)), prompt_(std::move(prompt)) {}
+  // Without a prompt: talks with whoever sits at the terminal. An empty one goes on from the loaded
+  // cache.
+  Runner(const RunFlags& flags, LoadedModel loaded, std::optional<std::string> prompt,
+         std::optional<Snapshot> snapshot)
+      : flags_(flags),
+        loaded_(std::move(loaded)),
+        prompt_(std::move(prompt)),
+        snapshot_(std::move(snapshot)) {}
 
   Result<int> Run() {
     TQ_ASSIGN_OR_RETURN(
@@ -99,17 +125,67 @@ class Runner {
                    ExplainKv(choice_).c_str());
     }
     TQ_ASSIGN_OR_RETURN(session_, Session::Create(*loaded_.model, choice_.config, context_));
+    TQ_RETURN_IF_ERROR(LoadCache());
     Status status = flags_.chat ? Chat() : Complete();
     const bool interrupted = InterruptFlag().load();
     if (interrupted && status.code() == StatusCode::kCancelled) status = OkStatus();
     if (!status.ok()) return status;
     if (interrupted) finish_reason_ = FinishReason::kCancelled;
+    TQ_RETURN_IF_ERROR(SaveCache(interrupted));
     flags_.output.json ? PrintJson() : PrintTimings();
     return interrupted ? kInterrupted : kDone;
   }
 
  private:
-  Status Complete() { return Answer(loaded_.tokenizer->Encode(*prompt_)); }
+  Status LoadCache() {
+    if (!snapshot_) return OkStatus();
+    TQ_RETURN_IF_ERROR(session_->LoadCache(*snapshot_));
+    snapshot_.reset();
+    loaded_tokens_ = session_->length();
+    PrintNote(flags_.output, fmt::format("cache:   {} tokens from '{}'",
+                                         FormatCount(loaded_tokens_), flags_.load_cache));
+    return OkStatus();
+  }
+
+  Status SaveCache(bool interrupted) {
+    if (flags_.save_cache.empty()) return OkStatus();
+    if (interrupted) {
+      PrintNote(flags_.output, "cache:   not saved after Ctrl-C");
+      return OkStatus();
+    }
+    TQ_RETURN_IF_ERROR(session_->SaveCache(flags_.save_cache, choice_.name));
+    saved_tokens_ = session_->length();
+    PrintNote(flags_.output, fmt::format("cache:   {} tokens saved to '{}'",
+                                         FormatCount(saved_tokens_), flags_.save_cache));
+    return OkStatus();
+  }
+
+  // The first prompt after a cache was loaded begins with what is in it.
+  Status CheckLoaded(std::span<const TokenId> tokens) const {
+    const std::span<const TokenId> held = session_->tokens();
+    const size_t same = CommonPrefix(held, tokens);
+    if (same == held.size()) return OkStatus();
+    const std::string file = "'" + flags_.load_cache + "'";
+    const auto text = [&](TokenId id) { return Quoted(loaded_.tokenizer->TokenBytes(id)); };
+    if (same == tokens.size()) {
+      return InvalidArgument("the prompt ends at token ", same, " and the ", held.size(),
+                             " tokens of ", file, " go on there with ", text(held[same]),
+                             "; the prompt has to begin with everything that was saved");
+    }
+    return InvalidArgument("the prompt and ", file, " part at token ", same, ": the prompt has ",
+                           text(tokens[same]), ", the file ", text(held[same]),
+                           "; the prompt has to begin with everything that was saved");
+  }
+
+  static size_t CommonPrefix(std::span<const TokenId> a, std::span<const TokenId> b) {
+    return static_cast<size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+  }
+
+  Status Complete() {
+    if (!prompt_->empty()) return Answer(loaded_.tokenizer->Encode(*prompt_));
+    const std::span<const TokenId> held = session_->tokens();
+    return Answer({held.begin(), held.end()});
+  }
 
   Status Chat() {
     const std::string& source = loaded_.tokenizer->chat_template();
@@ -147,7 +223,7 @@ class Runner {
       if (prompt_ || InterruptFlag().load()) return OkStatus();
       messages.push_back({"assistant", text_.substr(text_start)});
       if (finish_reason_ == FinishReason::kContext) {
-        PrintNote(flags_.output, "The context is full: the chat ends here.");
+        PrintNote(flags_.output, "The chat ends with it.");
         return OkStatus();
       }
     }
@@ -155,23 +231,26 @@ class Runner {
 
   // Brings the cache to `tokens` (what it already holds is kept) and generates.
   Status Answer(const std::vector<TokenId>& tokens) {
-    if (static_cast<int64_t>(tokens.size()) >= context_) {
+    if (static_cast<int64_t>(tokens.size()) + (flags_.max_tokens > 0 ? 1 : 0) > context_) {
       return InvalidArgument("the prompt has ", tokens.size(), " tokens and the context is ",
                              context_,
                              ": there is no room for an answer; raise --context or "
                              "shorten the prompt");
     }
-    size_t keep = 0;
-    const size_t known = std::min(held_.size(), static_cast<size_t>(session_->length()));
-    while (keep < std::min(known, tokens.size() - 1) && held_[keep] == tokens[keep]) ++keep;
+    if (loaded_tokens_ > 0 && prompt_tokens_ + generated_tokens_ == 0) {
+      TQ_RETURN_IF_ERROR(CheckLoaded(tokens));
+    }
+    size_t keep = CommonPrefix(session_->tokens(), tokens);
+    const bool have_logits =
+        static_cast<int64_t>(keep) == session_->length() && !session_->last_logits().empty();
+    if (keep == tokens.size() && keep > 0 && !have_logits) --keep;  // read again for its logits
     if (static_cast<int64_t>(keep) < session_->length()) {
       TQ_ASSIGN_OR_RETURN(const TruncateResult truncated,
                           session_->Truncate(static_cast<int64_t>(keep)));
       (void)truncated;  // a turn that is re-opened from its codes answers as well
     }
-    held_ = tokens;
     const std::span<const TokenId> fresh(tokens.data() + keep, tokens.size() - keep);
-    {
+    if (!fresh.empty() || keep == 0) {
       ProgressBar progress(flags_.output.quiet || fresh.size() < 512);
       const auto start = std::chrono::steady_clock::now();
       const Status status = session_->Prefill(fresh, {}, progress.sink(), &InterruptFlag());
@@ -180,25 +259,29 @@ class Runner {
       prompt_tokens_ += session_->length() - static_cast<int64_t>(keep);  // fewer after Ctrl-C
       TQ_RETURN_IF_ERROR(status);
     }
-    GenerateOptions options;
-    options.max_tokens = flags_.max_tokens;
-    options.sampling = flags_.sampling;
-    options.stop = flags_.stop;
-    options.cancel = &InterruptFlag();
+    if (flags_.max_tokens == 0) {
+      finish_reason_ = FinishReason::kLength;
+      return OkStatus();
+    }
     const auto stream = [&](const std::string& text) {
       if (flags_.output.json) return;
       PrintOut(text);
       (void)FlushStdout();  // reported when the command ends
     };
     TQ_ASSIGN_OR_RETURN(const GenerateResult result,
-                        session_->Generate(*loaded_.tokenizer, options, stream));
+                        session_->Generate(*loaded_.tokenizer, OptionsOf(flags_), stream));
     if (!flags_.output.json) PrintOut("\n");
     text_ += result.text;
     generated_tokens_ += static_cast<int64_t>(result.tokens.size());
     decode_seconds_ += result.decode_seconds;
     decode_steps_ += static_cast<int64_t>(result.token_seconds.size());
     finish_reason_ = result.finish_reason;
-    held_.insert(held_.end(), result.tokens.begin(), result.tokens.end());
+    if (finish_reason_ == FinishReason::kContext) {
+      PrintNote(flags_.output,
+                fmt::format("context: all {} tokens are used, so the answer ends here; raise "
+                            "--context or shorten the prompt",
+                            FormatCount(context_)));
+    }
     return OkStatus();
   }
 
@@ -246,6 +329,8 @@ class Runner {
     j["kernel"] = KernelNames(choice_.config);
     j["isa"] = CurrentIsa();
     j["threads"] = loaded_.pool->num_threads();
+    j["loaded_tokens"] = loaded_tokens_;
+    j["saved_tokens"] = saved_tokens_;
     // Generated bytes may end inside a character.
     PrintOut(j.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
   }
@@ -253,11 +338,12 @@ class Runner {
   const RunFlags& flags_;
   LoadedModel loaded_;
   std::optional<std::string> prompt_;
+  std::optional<Snapshot> snapshot_;  // until it is in the session
   KvChoice choice_;
   int64_t context_ = 0;
   std::unique_ptr<Session> session_;  // after loaded_: goes first
-  std::vector<TokenId> held_;         // what the cache holds, as far as session_->length()
   std::string text_;
+  int64_t loaded_tokens_ = 0, saved_tokens_ = 0;
   int64_t prompt_tokens_ = 0, generated_tokens_ = 0, decode_steps_ = 0;
   double prefill_seconds_ = 0, decode_seconds_ = 0;
   FinishReason finish_reason_ = FinishReason::kStop;
@@ -277,8 +363,22 @@ Command AddRun(CLI::App& app) {
   command->add_flag("--chat", flags->chat,
                     "Use the model's chat template; without -p on a terminal: talk with it");
   flags->kv.Add(command);
+  command
+      ->add_option(
+          "--load-cache", flags->load_cache,
+          "Begin with the tokens of a saved cache: the prompt repeats them and goes on, or "
+          "is empty")
+      ->type_name("FILE");
+  command
+      ->add_option("--save-cache", flags->save_cache,
+                   "Save the cache with prompt and answer; --max-tokens 0 saves the prompt alone")
+      ->type_name("FILE");
   command->add_option("--context", flags->context,
                       "Most tokens of prompt and answer; 0 = what the model was trained for");
+  command->add_option("--memory-limit", flags->memory_limit,
+                      "Refuse what needs more, e.g. 2GiB (default: the memory that is available)");
+  command->add_flag("--context-shift", flags->context_shift,
+                    "Go on beyond the context by dropping old tokens: refused, with the reason");
   command->add_option("--max-tokens", flags->max_tokens, "Most tokens of an answer");
   command->add_option("--stop", flags->stop, "Text that ends the answer; may be repeated")
       ->allow_extra_args(false)
@@ -298,12 +398,21 @@ Command AddRun(CLI::App& app) {
             TQ_RETURN_IF_ERROR(CheckFlags(*flags));
             std::optional<std::string> prompt;
             const bool given = flags->has_prompt || !flags->prompt_file.empty();
-            if (!flags->chat || given || !StdinIsTerminal()) {
-              TQ_ASSIGN_OR_RETURN(prompt, ReadPrompt(*flags));
-              TQ_RETURN_IF_ERROR(CheckPrompt(*prompt));
+            std::optional<Snapshot> snapshot;
+            if (!flags->load_cache.empty()) {
+              TQ_ASSIGN_OR_RETURN(snapshot, Snapshot::Open(flags->load_cache));
             }
+            if (snapshot && !flags->chat && !given && StdinIsTerminal()) {
+              prompt = "";
+            } else if (!flags->chat || given || !StdinIsTerminal()) {
+              TQ_ASSIGN_OR_RETURN(prompt, ReadPrompt(*flags));
+              const bool go_on = snapshot && !flags->chat && prompt->empty();
+              if (!go_on) TQ_RETURN_IF_ERROR(CheckPrompt(*prompt));
+            }
+            TQ_RETURN_IF_ERROR(CheckMemory(flags->model, flags->kv, flags->context,
+                                           flags->memory_limit, flags->output));
             TQ_ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(flags->model, flags->output));
-            return Runner(*flags, std::move(loaded), std::move(prompt)).Run();
+            return Runner(*flags, std::move(loaded), std::move(prompt), std::move(snapshot)).Run();
           }};
 }
 

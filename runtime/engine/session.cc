@@ -175,6 +175,42 @@ Result<TruncateResult> Session::Truncate(int64_t len) {
   return result;
 }
 
+Result<int64_t> Session::StartFrom(std::span<const TokenId> tokens) {
+  if (tokens.empty()) return InvalidArgument("there are no tokens to read: the prompt is empty");
+  const auto same = std::ranges::mismatch(history_, tokens).in1 - history_.begin();
+  if (same == length() && (tokens.size() > history_.size() || !last_logits_.empty())) return same;
+  const std::span<const TokenId> wanted = tokens.first(tokens.size() - 1);
+  int64_t keep = std::min<int64_t>(same, static_cast<int64_t>(wanted.size()));
+  // A fork is cut back, so that nothing is lost before the choice is made.
+  TQ_ASSIGN_OR_RETURN(SeqId next, cache_->Fork(seq_));
+  if (const Result<TruncateResult> cut = cache_->Truncate(next, keep); !cut.ok()) {
+    TQ_RETURN_IF_ERROR(cache_->Free(next));
+    return cut.status();
+  }
+  if (prefixes_ != nullptr && (!cache_->IsExact(next) || prefixes_->Match(wanted) > keep)) {
+    if (const auto hit = prefixes_->Find(wanted)) {
+      TQ_RETURN_IF_ERROR(cache_->Free(next));
+      next = hit->seq;
+      keep = hit->length;
+    }
+  }
+  TQ_RETURN_IF_ERROR(cache_->Free(seq_));
+  seq_ = next;
+  history_.assign(tokens.begin(), tokens.begin() + keep);
+  last_logits_.clear();
+  return keep;
+}
+
+void Session::KeepPrefixes(size_t max_bytes) {
+  prefixes_.reset();
+  if (max_bytes > 0) prefixes_ = std::make_unique<PrefixIndex>(*cache_, max_bytes);
+}
+
+Status Session::MarkBoundary() {
+  if (prefixes_ == nullptr) return FailedPrecondition("this session keeps no prefixes");
+  return prefixes_->Record(seq_, history_);
+}
+
 Status Session::SaveCache(const std::string& path, const std::string& kv) const {
   const SnapshotMeta meta = {.structure_hash = model_->StructureHash(),
                              .model = model_->arch().model_name.substr(0, 256),

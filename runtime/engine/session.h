@@ -14,6 +14,7 @@
 #include "runtime/tokenizer/tokenizer.h"
 #include "turboquant/base/status.h"
 #include "turboquant/cache/cache.h"
+#include "turboquant/cache/prefix_index.h"
 #include "turboquant/cache/snapshot.h"
 
 namespace tq {
@@ -73,6 +74,17 @@ class Session {
   Status Decode(TokenId token);
   Result<TruncateResult> Truncate(int64_t len);
 
+  // Brings the sequence to the longest beginning of `tokens` that need not be read again, and
+  // returns its length: what the sequence holds, cut back, or a boundary (KeepPrefixes) when that
+  // is longer or cutting back would not be exact. The token whose logits are missing is always
+  // left to be read, so Prefill of the rest follows unless all of `tokens` are there.
+  Result<int64_t> StartFrom(std::span<const TokenId> tokens);
+  // Holds up to max_bytes of boundaries for StartFrom; 0, the default: none. They count in
+  // cache().Bytes().
+  void KeepPrefixes(size_t max_bytes);
+  // Records the end of the sequence as a boundary; the errors of PrefixIndex::Record.
+  Status MarkBoundary();
+
   // The sequence as a file (docs/formats/cache_file.md): tokens, blocks, last logits. `kv` names
   // the formats in messages.
   Status SaveCache(const std::string& path, const std::string& kv) const;
@@ -87,6 +99,7 @@ class Session {
   Session() = default;
   Model* model_ = nullptr;
   std::unique_ptr<KvCache> cache_;
+  std::unique_ptr<PrefixIndex> prefixes_;  // of cache_; may be null
   SeqId seq_ = 0;
   int64_t context_ = 0;
   std::vector<float> last_logits_, next_logits_;

@@ -151,5 +151,82 @@ TEST_F(SessionCacheTest, WithoutLogitsThereIsNothingToContinueFrom) {
   ExpectSameFuture(*a, *b, 3);
 }
 
+class SessionPrefixTest : public SessionCacheTest {
+ protected:
+  static std::vector<TokenId> Join(std::vector<TokenId> a, const std::vector<TokenId>& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+  }
+  // Starts from what is known of `tokens`, reads the rest, and compares with a session that read
+  // everything.
+  int64_t Continue(Session& session, const std::vector<TokenId>& tokens, const char* preset) {
+    const auto start = session.StartFrom(tokens);
+    EXPECT_TRUE(start.ok()) << start.status().ToString();
+    EXPECT_TRUE(session.Prefill(std::span(tokens).subspan(static_cast<size_t>(*start))).ok());
+    const auto fresh = NewSession(preset);
+    EXPECT_TRUE(fresh->Prefill(tokens).ok());
+    EXPECT_TRUE(std::ranges::equal(session.tokens(), fresh->tokens()));
+    ExpectSameLogits(session, *fresh);
+    ExpectSameFuture(session, *fresh, 3);
+    return *start;
+  }
+};
+
+TEST_F(SessionPrefixTest, AHitEqualsAMiss) {
+  for (const char* preset : {"k3v2", "k4v4", "f16"}) {
+    const auto session = NewSession(preset);
+    session->KeepPrefixes(1 << 30);
+    const std::vector<TokenId> prompt = Tokens(333, 1);
+    ASSERT_TRUE(session->Prefill(prompt).ok());
+    ASSERT_TRUE(session->MarkBoundary().ok());
+    ASSERT_TRUE(session->Prefill(Tokens(400, 2)).ok());
+    // Another turn parts 300 tokens back: further than open blocks are kept. Cutting 16-bit blocks
+    // back is exact all the same.
+    const auto second = Join(prompt, Tokens(250, 3));
+    EXPECT_EQ(Continue(*session, second, preset), 333);
+    // A text that parts after the boundary, by less than the rollback, is cut back.
+    auto third = Join(second, Tokens(10, 4));
+    third.resize(third.size() - 15);
+    third = Join(third, Tokens(40, 5));
+    EXPECT_EQ(Continue(*session, third, preset), 578);
+    // One that has nothing in common.
+    EXPECT_EQ(Continue(*session, Tokens(100, 6), preset), 0);
+    // And back to the first: only the boundary knows it.
+    EXPECT_EQ(Continue(*session, Join(prompt, Tokens(5, 7)), preset), 333);
+  }
+}
+
+TEST_F(SessionPrefixTest, TheLastTokenIsReadAgainForItsLogits) {
+  const auto session = NewSession();
+  const std::vector<TokenId> prompt = Tokens(200, 1);
+  ASSERT_TRUE(session->Prefill(prompt).ok());
+  EXPECT_EQ(*session->StartFrom(prompt), 200) << "its logits are there";
+  EXPECT_FALSE(session->last_logits().empty());
+  ASSERT_TRUE(session->Prefill(Tokens(20, 2)).ok());
+  EXPECT_EQ(*session->StartFrom(prompt), 199);
+  EXPECT_EQ(session->length(), 199);
+  EXPECT_EQ(*session->cache().Length(2), 199) << "a fork that was cut back";
+  EXPECT_FALSE(session->cache().Exists(1));
+  ASSERT_TRUE(session->Truncate(100).ok());
+  EXPECT_EQ(*session->StartFrom(std::span(prompt).first(100)), 99);
+}
+
+TEST_F(SessionPrefixTest, Errors) {
+  const auto session = NewSession();
+  EXPECT_EQ(session->StartFrom({}).status().message(),
+            "there are no tokens to read: the prompt is empty");
+  EXPECT_EQ(session->MarkBoundary().message(), "this session keeps no prefixes");
+  session->KeepPrefixes(100);
+  ASSERT_TRUE(session->Prefill(Tokens(100, 1)).ok());
+  EXPECT_EQ(session->MarkBoundary().code(), StatusCode::kResourceExhausted);
+  const size_t bytes = session->cache().Bytes().total();
+  session->KeepPrefixes(1 << 30);
+  ASSERT_TRUE(session->MarkBoundary().ok());
+  ASSERT_TRUE(session->Decode(1).ok());
+  EXPECT_GT(session->cache().Bytes().total(), bytes);
+  session->KeepPrefixes(0);
+  EXPECT_EQ(session->cache().Bytes().total(), bytes);
+}
+
 }  // namespace
 }  // namespace tq

@@ -31,8 +31,8 @@ Block Encode(const tq::Codec& codec, tq::Side side, int dim, tq::ValueType open_
   tq::WriteOpenRows({side, dim, open_type, &rotation, nullptr, nullptr}, x.data(),
                     static_cast<size_t>(dim), 0, 0, tq::kPageLen, b.open.data(), b.open_scales,
                     &counters);
-  tq::SealSide(codec, nullptr, {side, dim, open_type, b.open.data(), b.open_scales},
-               b.codes.data(), b.scales.data(), &b.base, &b.bound);
+  tq::SealSide(codec, nullptr, {side, dim, open_type, b.open.data(), b.open_scales}, b.codes.data(),
+               b.scales.data(), &b.base, &b.bound);
   return b;
 }
 
@@ -51,8 +51,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (data[2] % 4 >= 2) codec.scale = tq::ScaleType::kLog8;
   }
   const tq::Side side = data[2] % 2 == 0 ? tq::Side::kK : tq::Side::kV;
-  const tq::ValueType open_type = tq::OpenType(
-      codec, data[2] >= 128 ? tq::RecentType::kF16 : tq::RecentType::kQ8);
+  const tq::ValueType open_type =
+      tq::OpenType(codec, data[2] >= 128 ? tq::RecentType::kF16 : tq::RecentType::kQ8);
   const int dims[] = {2, 16, 59, 64, 80, 128};
   const int dim = dims[data[3] % 6];
   // The rest are the bits of floats, repeated to fill the block.

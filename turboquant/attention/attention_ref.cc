@@ -27,8 +27,7 @@ std::vector<int> Levels(const BlockSide& side, Side which, int padded_dim) {
   if (side.is_int8()) {
     std::copy_n(side.values, bytes.size(), bytes.data());
   } else if (side.trellis) {
-    UnpackCodesRef(side.bits, side.values, padded_dim, kIdentityTable, bytes.data());
-    TrellisLevelsRef(side.bits, bytes.data(), lanes / 16, depth / 4, 0);
+    UnpackTrellisRef(side.bits, side.values, lanes / 16, depth / 4, 0, bytes.data());
   } else {
     uint8_t table[kMaxLevels];
     LevelTable(*side.book, 0, table);
@@ -52,9 +51,9 @@ std::vector<float> Floats(const BlockSide& side, Side which, int head_dim, int p
     DecodeSealedSide(*side.grouped, side.book, which, head_dim, side.values, side.group_scales,
                      BF16FromF32(side.base), compact.data());
   } else {
-    DecodeOpenSide({which, head_dim, side.type, reinterpret_cast<const std::byte*>(side.values),
-                    nullptr},
-                   compact.data());
+    DecodeOpenSide(
+        {which, head_dim, side.type, reinterpret_cast<const std::byte*>(side.values), nullptr},
+        compact.data());
   }
   std::vector<float> values(static_cast<size_t>(kPageLen) * padded_dim, 0.f);
   for (int t = 0; t < kPageLen; ++t) {

@@ -262,8 +262,7 @@ HWY_INLINE void AddCenter(const BlockArgs& args, int r0, float* HWY_RESTRICT sco
     const size_t slot = args.center_table->Slot(pairs[p].freq);
     const float c0 = start[2 * slot], s0 = start[2 * slot + 1];
     for (int r = 0; r < kRows; ++r) {
-      const float* ab =
-          args.rows->center_ab + (static_cast<size_t>(r0 + r) * num_pairs + p) * 2;
+      const float* ab = args.rows->center_ab + (static_cast<size_t>(r0 + r) * num_pairs + p) * 2;
       turned[p][2 * r] = ab[0] * c0 + ab[1] * s0;
       turned[p][2 * r + 1] = ab[1] * c0 - ab[0] * s0;
     }
@@ -284,8 +283,8 @@ HWY_INLINE void AddCenter(const BlockArgs& args, int r0, float* HWY_RESTRICT sco
 }
 
 // Values of a side that is neither codes nor int8 nor f16, as floats [depth][lanes].
-HWY_NOINLINE void FillFloats(const BlockSide& side, Side which, int dim, AlignedBuffer<uint8_t>* tile,
-                             AlignedBuffer<float>* floats) {
+HWY_NOINLINE void FillFloats(const BlockSide& side, Side which, int dim,
+                             AlignedBuffer<uint8_t>* tile, AlignedBuffer<float>* floats) {
   const hn::CappedTag<float, 16> d;
   const hn::RebindToSigned<decltype(d)> di;
   const hn::RebindToUnsigned<decltype(d)> du;
@@ -333,17 +332,17 @@ HWY_NOINLINE void FillFloats(const BlockSide& side, Side which, int dim, Aligned
     const float* s = scale + group * kPageLen;
     const float* z = offset + group * kPageLen;
     const auto value = hn::ConvertTo(d, level);
-    const auto result =
-        which == Side::kK
-            ? hn::MulAdd(value, hn::LoadU(d, s + lane), hn::LoadU(d, z + lane))
-            : hn::MulAdd(value, hn::Set(d, s[dep]), hn::Set(d, z[dep]));
+    const auto result = which == Side::kK
+                            ? hn::MulAdd(value, hn::LoadU(d, s + lane), hn::LoadU(d, z + lane))
+                            : hn::MulAdd(value, hn::Set(d, s[dep]), hn::Set(d, z[dep]));
     hn::StoreU(result, d, out + static_cast<size_t>(dep) * lanes + lane);
   };
   if (codec.bits == 8) {
     for (int pair = 0; pair < depth / 2; ++pair) {
       for (int lane = 0; lane < lanes; lane += kLanes) {
         const auto w = hn::BitCast(
-            di, hn::PromoteTo(du, hn::LoadU(du16, words + static_cast<size_t>(pair) * lanes + lane)));
+            di,
+            hn::PromoteTo(du, hn::LoadU(du16, words + static_cast<size_t>(pair) * lanes + lane)));
         store(lane, 2 * pair, hn::ShiftRight<24>(hn::ShiftLeft<24>(w)));
         store(lane, 2 * pair + 1, hn::ShiftRight<24>(hn::ShiftLeft<16>(w)));
       }
@@ -550,8 +549,8 @@ HWY_INLINE const uint8_t* FillTile(const BlockSide& side, Side which, int dim, i
   tile->Reserve(static_cast<size_t>(dim) * kPageLen);
   if (side.trellis) {
     const int lanes = which == Side::kK ? kPageLen : dim;
-    UnpackCodes(side.bits, side.values, dim, kIdentityTable, tile->data());
-    TrellisLevels(side.bits, tile->data(), lanes / 16, dim * kPageLen / lanes / 4, offset);
+    UnpackTrellis(side.bits, side.values, lanes / 16, dim * kPageLen / lanes / 4, offset,
+                  tile->data());
   } else {
     HWY_ALIGN uint8_t table[kMaxLevels];
     LevelTable(*side.book, offset, table);

@@ -185,8 +185,8 @@ TEST(Attend, MatchesExactAttentionOverTheStoredRows) {
   }
 }
 
-// Every codec of the registry on either side, with an 8-bit partner, at two head_dims; reference and
-// vectors.
+// Every codec of the registry on either side, with an 8-bit partner, at two head_dims; reference
+// and vectors.
 TEST(Attend, EveryCodec) {
   for (const testing_util::GridCodec& g : testing_util::AllCodecs()) {
     for (const Side side : {Side::kK, Side::kV}) {
@@ -230,9 +230,10 @@ TEST(Attend, MatrixKeepsScores) {
   EXPECT_EQ(KvCache::Create(config).status().message(),
             "layer 0, KV head 0: K: rotation matrix: it is singular");
   config.tensors.clear();
-  EXPECT_EQ(KvCache::Create(config).status().message(),
-            "layer 0, KV head 0: K: rotate 'matrix' needs a matrix of 32 x 32 from a profile; found "
-            "0 numbers");
+  EXPECT_EQ(
+      KvCache::Create(config).status().message(),
+      "layer 0, KV head 0: K: rotate 'matrix' needs a matrix of 32 x 32 from a profile; found "
+      "0 numbers");
 }
 
 // Anchor rows are part of the scores and of the output, at every number and width of rows.
@@ -351,8 +352,8 @@ TEST(Attend, CentreIsPutBack) {
 
 // One arithmetic: any chunking of appends and queries, any number of threads, the same bits.
 TEST(Attend, ChunksAndThreadsGiveTheSameBits) {
-  for (const char* preset : {"k3v2", "k4v4", "k8v8", "f16", "k2v8", "k3v2-trellis", "k6v5", "bf16",
-                             "k4v4-group32"}) {
+  for (const char* preset :
+       {"k3v2", "k4v4", "k8v8", "f16", "k2v8", "k3v2-trellis", "k6v5", "bf16", "k4v4-group32"}) {
     const int tokens = 700, heads = 4, dim = 64;
     CacheConfig config = Config(*ParsePreset(preset), dim, 2);
     const std::vector<float> q = Gaussian(static_cast<size_t>(tokens) * heads * dim, 8);

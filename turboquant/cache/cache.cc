@@ -129,8 +129,8 @@ KvCache::KvCache(CacheConfig config) : config_(std::move(config)) {
       // Tensors were validated.
       const auto rotation = [&](const Codec& codec, Side side) {
         return codec.rotate == Rotate::kMatrix
-                   ? *Rotation::FromMatrix(
-                         side == Side::kK ? tensors->k_matrix : tensors->v_matrix, head_dim)
+                   ? *Rotation::FromMatrix(side == Side::kK ? tensors->k_matrix : tensors->v_matrix,
+                                           head_dim)
                    : Rotation(codec.rotate, head_dim, config_.seed, layer, head, side);
       };
       l.k_rotation = rotation(l.format.k, Side::kK);
@@ -503,8 +503,9 @@ Result<TruncateResult> KvCache::Truncate(SeqId seq, int64_t len) {
   }
   if (!reopened.empty()) {
     // Float codes are the rows themselves, so nothing was lost there.
-    result.exact = std::all_of(config_.formats.begin(), config_.formats.end(),
-                               [](const HeadFormat& f) { return f.k.is_float() && f.v.is_float(); });
+    result.exact =
+        std::all_of(config_.formats.begin(), config_.formats.end(),
+                    [](const HeadFormat& f) { return f.k.is_float() && f.v.is_float(); });
   }
   if (len % kPageLen != 0) {
     // The partial block will change: its sealed form is void.

@@ -37,8 +37,9 @@ namespace tq {
 // What a profile knows of one head beyond its format; empty parts are not used.
 struct HeadTensors {
   std::vector<float> k_matrix, v_matrix;  // rotate: matrix, [head_dim][head_dim] row-major
-  std::vector<float> k_levels, v_levels;  // codebook: calibrated, [2^bits] in units of the row's rms
-  QueryStatistics queries;                // anchors
+  std::vector<float> k_levels,
+      v_levels;             // codebook: calibrated, [2^bits] in units of the row's rms
+  QueryStatistics queries;  // anchors
 };
 
 struct CacheConfig {
@@ -49,12 +50,12 @@ struct CacheConfig {
   int sink_len = 4;       // first tokens kept open for good; rounded up to blocks (0 = none)
   int rollback_len = 64;  // truncation within this distance is exact; rounded up to blocks
   RecentType recent = RecentType::kQ8;
-  std::vector<HeadFormat> formats;  // [num_layers * num_kv_heads], layer-major
-  RopeFrequencies rope;             // needed when a format has center = rope_mean or anchors
-  std::vector<HeadCenter> centers;  // [num_layers * num_kv_heads], or empty: no centre anywhere
+  std::vector<HeadFormat> formats;   // [num_layers * num_kv_heads], layer-major
+  RopeFrequencies rope;              // needed when a format has center = rope_mean or anchors
+  std::vector<HeadCenter> centers;   // [num_layers * num_kv_heads], or empty: no centre anywhere
   std::vector<HeadTensors> tensors;  // [num_layers * num_kv_heads], or empty
-  uint64_t seed = 0;                // of the rotation signs
-  size_t max_bytes = 0;             // refuse to allocate more than this; 0 = no limit
+  uint64_t seed = 0;                 // of the rotation signs
+  size_t max_bytes = 0;              // refuse to allocate more than this; 0 = no limit
   LogSink log;
 
   Status Validate() const;
@@ -138,7 +139,7 @@ class KvCache {
     size_t record_offset = 0;  // in a sealed slot
     size_t side_offset = 0;    // of RecordSideInfo, in a sealed slot
     Rotation k_rotation, v_rotation;
-    HeadCenter center;  // empty: none
+    HeadCenter center;             // empty: none
     CodebookTable k_book, v_book;  // calibrated books
     AnchorScorer scorer;
   };
@@ -191,7 +192,8 @@ class KvCache {
   int64_t FirstOpenBlock(int64_t len) const;
   void ReleaseBlocksFrom(Sequence& s, int64_t first);
   void ReleaseOpenBehind(Sequence& s);
-  void SealHead(const HeadLayout& l, int64_t block_index, const std::byte* open, std::byte* slot) const;
+  void SealHead(const HeadLayout& l, int64_t block_index, const std::byte* open,
+                std::byte* slot) const;
   void Reopen(Block& b);
 
   CacheConfig config_;

@@ -101,8 +101,8 @@ struct Driver {
           const KvCache::HeadLayout& l = cache->layout(layer, head);
           if (!open) {
             ASSERT_EQ(0, std::memcmp(x + l.record_offset, y + l.record_offset, l.record.bytes));
-            ASSERT_EQ(0, std::memcmp(x + l.side_offset, y + l.side_offset,
-                                     SideInfoBytes(l.format)));
+            ASSERT_EQ(0,
+                      std::memcmp(x + l.side_offset, y + l.side_offset, SideInfoBytes(l.format)));
             continue;
           }
           for (int64_t t = 0; t < rows; ++t) {

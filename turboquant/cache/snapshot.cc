@@ -60,14 +60,15 @@ std::string Range(const char* what, int first, int last) {
 
 std::string AxesText(const Codec& c) {
   const std::string group = c.group_len == kGroupHead ? "head" : StrCat(c.group_len);
-  return StrCat(Name(c.type), " ", c.bits, " bits, rotate ", Name(c.rotate), ", group ", group, ", scale ",
-                Name(c.scale), ", zero ", Name(c.zero), ", codebook ", Name(c.codebook), ", gain ",
-                Name(c.gain), ", center ", Name(c.center));
+  return StrCat(Name(c.type), " ", c.bits, " bits, rotate ", Name(c.rotate), ", group ", group,
+                ", scale ", Name(c.scale), ", zero ", Name(c.zero), ", codebook ", Name(c.codebook),
+                ", gain ", Name(c.gain), ", center ", Name(c.center));
 }
 
 std::string FormatText(const HeadFormat& f) {
-  const std::string anchors =
-      f.anchors > 0 ? StrCat("; ", f.anchors, " anchors of ", f.anchor_bits, " bits") : std::string();
+  const std::string anchors = f.anchors > 0
+                                  ? StrCat("; ", f.anchors, " anchors of ", f.anchor_bits, " bits")
+                                  : std::string();
   return StrCat(PresetName(f), "; K ", AxesText(f.k), "; V ", AxesText(f.v), anchors);
 }
 
@@ -111,6 +112,9 @@ std::pair<std::string, std::string> FirstDifference(std::string_view a, std::str
   };
   while (!a.empty() || !b.empty()) {
     std::string x = next(a), y = next(b);
+    // Up to the axes, when the names before them tell the two apart already.
+    const auto head = [](const std::string& line) { return line.substr(0, line.find(';')); };
+    if (head(x) != head(y)) x = head(x), y = head(y);
     if (x != y) return {x.empty() ? "nothing" : x, y.empty() ? "nothing" : y};
   }
   return {};
@@ -150,8 +154,9 @@ bool SealedSlotIsSane(const KvCache& cache, const std::byte* slot) {
       }
       for (int a = 0; a < cache.format(layer, head).anchors; ++a) {
         AnchorInfo anchor;
-        std::memcpy(&anchor, slot + cache.layout(layer, head).side_offset + sizeof info +
-                                 static_cast<size_t>(a) * sizeof anchor,
+        std::memcpy(&anchor,
+                    slot + cache.layout(layer, head).side_offset + sizeof info +
+                        static_cast<size_t>(a) * sizeof anchor,
                     sizeof anchor);
         if (anchor.token >= kPageLen || !std::isfinite(F32FromBF16(anchor.k_scale)) ||
             !std::isfinite(F32FromBF16(anchor.v_scale))) {

@@ -252,14 +252,18 @@ TEST_F(SnapshotTest, OtherModelsAndFormatsAreRefusedAndTheCacheStays) {
             "cd34");
   const std::string begin = "'f' was saved with other formats (k3v2): it has '";
   const std::string end = "; use the formats that it was saved with";
-  std::string message = refused(SmallConfig("k4v4"), kStructure);
-  EXPECT_EQ(message.rfind(begin + "layers 0-1, heads 0-1: k3v2; K int 3 bits", 0), 0u) << message;
-  EXPECT_NE(message.find("this cache 'layers 0-1, heads 0-1: k4v4; K int 4 bits"), std::string::npos)
-      << message;
+  EXPECT_EQ(refused(SmallConfig("k4v4"), kStructure),
+            begin + "layers 0-1, heads 0-1: k3v2', this cache 'layers 0-1, heads 0-1: k4v4'" + end);
   CacheConfig config = SmallConfig("k3v2");
   config.formats[3] = *ParsePreset("k3v4");
-  message = refused(config, kStructure);
-  EXPECT_NE(message.find("this cache 'layer 0, heads 0-1: k3v2"), std::string::npos) << message;
+  EXPECT_EQ(refused(config, kStructure),
+            begin + "layers 0-1, heads 0-1: k3v2', this cache 'layer 0, heads 0-1: k3v2'" + end);
+  config = SmallConfig("k3v2");
+  config.formats[3].v.codebook = Codebook::kLloyd;
+  config.formats[2] = config.formats[1] = config.formats[0] = config.formats[3];
+  const std::string message = refused(config, kStructure);
+  EXPECT_NE(message.find("codebook lloyd"), std::string::npos) << message;
+  EXPECT_NE(message.find("codebook uniform"), std::string::npos) << message;
   config = SmallConfig("k3v2");
   config.recent_len = 192;
   EXPECT_EQ(refused(config, kStructure),

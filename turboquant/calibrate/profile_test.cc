@@ -110,9 +110,10 @@ TEST(Profile, KeepsWhatCalibratedAxesNeed) {
   std::string note;
   EXPECT_TRUE(q->Apply(0xab12, 0, &config, &note).ok());
   config.tensors.clear();
-  EXPECT_EQ(config.Validate().message(),
-            "layer 0, KV head 0: K: codebook 'calibrated' of 4 bits needs 16 levels from a profile; "
-            "found 0");
+  EXPECT_EQ(
+      config.Validate().message(),
+      "layer 0, KV head 0: K: codebook 'calibrated' of 4 bits needs 16 levels from a profile; "
+      "found 0");
 }
 
 TEST(Profile, RefusesAnotherModel) {

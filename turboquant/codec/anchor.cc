@@ -31,8 +31,8 @@ bf16_t EncodeAnchorRow(int bits, const float* residual, int head_dim, int padded
   const float value = F32FromBF16(scale);
   for (int c = 0; c < padded; ++c) {
     const float level = c < head_dim && value > 0 ? std::nearbyint(residual[c] / value) : 0.f;
-    const int code = static_cast<int>(std::clamp(level, static_cast<float>(-top),
-                                                 static_cast<float>(top)));
+    const int code =
+        static_cast<int>(std::clamp(level, static_cast<float>(-top), static_cast<float>(top)));
     if (bits == 8) {
       row[c] = static_cast<uint8_t>(static_cast<int8_t>(code));
     } else if (c % 2 == 0) {
@@ -137,8 +137,8 @@ void SealAnchors(const AnchorBlock& b, uint8_t* k_rows, uint8_t* v_rows, AnchorI
 void DecodeAnchorRow(int bits, const uint8_t* row, bf16_t scale, int padded_dim, float* out) {
   const float value = F32FromBF16(scale);
   for (int c = 0; c < padded_dim; ++c) {
-    const int level = bits == 8 ? static_cast<int8_t>(row[c])
-                                : ((row[c / 2] >> (c % 2 * 4)) & 15) - 8;
+    const int level =
+        bits == 8 ? static_cast<int8_t>(row[c]) : ((row[c / 2] >> (c % 2 * 4)) & 15) - 8;
     out[c] = value * static_cast<float>(level);
   }
 }

@@ -70,13 +70,16 @@ TEST(Codebook, CalibratedLevelsKeepTheirPlaces) {
 }
 
 TEST(Codebook, RefusesBadCalibratedLevels) {
-  const auto error = [](std::vector<float> levels) { return MakeCodebook(levels).status().message(); };
+  const auto error = [](std::vector<float> levels) {
+    return MakeCodebook(levels).status().message();
+  };
   EXPECT_EQ(error({1, 2}), "a calibrated code book has 2 levels; supported: 4, 8, 16");
   EXPECT_EQ(error({-1, 0, 0, 1}), "levels are not ascending: 0, 0");
   EXPECT_EQ(error({-1, 0, 1, NAN}), "level 3 is not finite");
-  EXPECT_EQ(error({-1e6, 0, 1e-3f, 1e6}),
-            "levels lie too far apart for 7-bit integers: the largest is 1e+06 and two of them round "
-            "to one");
+  EXPECT_EQ(
+      error({-1e6, 0, 1e-3f, 1e6}),
+      "levels lie too far apart for 7-bit integers: the largest is 1e+06 and two of them round "
+      "to one");
 }
 
 }  // namespace

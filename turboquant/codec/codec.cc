@@ -172,9 +172,8 @@ Status ValidateCodec(const Codec& c, Side side) {
     if (c.scale == ScaleType::kNone) {
       return Unsupported("scale 'none' with ", format->name, "; supported: log8, f16");
     }
-    if (c.group_len != kGroupHead &&
-        std::find(std::begin(kGroupLens), std::end(kGroupLens), c.group_len) ==
-            std::end(kGroupLens)) {
+    if (c.group_len != kGroupHead && std::find(std::begin(kGroupLens), std::end(kGroupLens),
+                                               c.group_len) == std::end(kGroupLens)) {
       return Unsupported("group_len ", c.group_len,
                          "; supported: head (the whole vector), 16, 32, 64, 128");
     }
@@ -260,7 +259,8 @@ Result<HeadFormat> ParsePreset(std::string_view name) {
     } else {
       return InvalidArgument("'", name, "': the suffix '-", suffix,
                              "' is not known; use -trellis, -group16, -group32, -group64, "
-                             "-group128, -anchor1 to -anchor", kMaxAnchors);
+                             "-group128, -anchor1 to -anchor",
+                             kMaxAnchors);
     }
   }
   TQ_RETURN_IF_ERROR(ValidateFormat(f).WithContext(StrCat("'", name, "'")));

@@ -18,9 +18,9 @@ namespace tq {
 // means int8 with one float32 scale a row.
 enum class ValueType : uint8_t { kInt, kF16, kBF16, kFP8 };  // kFP8: e4m3, no infinities
 
-enum class Rotate : uint8_t { kNone, kHadamard, kMatrix };   // kMatrix: from a profile
-enum class ScaleType : uint8_t { kNone, kLog8, kF16 };       // kNone: float values carry their own
-enum class Zero : uint8_t { kSymmetric, kAffine };           // affine: an offset for each group
+enum class Rotate : uint8_t { kNone, kHadamard, kMatrix };  // kMatrix: from a profile
+enum class ScaleType : uint8_t { kNone, kLog8, kF16 };      // kNone: float values carry their own
+enum class Zero : uint8_t { kSymmetric, kAffine };          // affine: an offset for each group
 enum class Codebook : uint8_t { kNone, kUniform, kLloyd, kCalibrated, kTrellis };
 enum class Gain : uint8_t { kNone, kNorm, kUnbiased };
 enum class Center : uint8_t { kNone, kRopeMean };

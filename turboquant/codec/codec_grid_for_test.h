@@ -20,7 +20,8 @@ inline std::vector<float> SkewedLevels(int bits) {
   std::vector<float> levels;
   const int n = 1 << bits;
   for (int i = 0; i < n; ++i) {
-    const float x = (2.f * static_cast<float>(i) + 1 - static_cast<float>(n)) / static_cast<float>(n);
+    const float x =
+        (2.f * static_cast<float>(i) + 1 - static_cast<float>(n)) / static_cast<float>(n);
     levels.push_back(0.1f + (1.2f + 0.35f * static_cast<float>(bits)) * x);
   }
   return levels;

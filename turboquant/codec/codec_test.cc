@@ -60,8 +60,7 @@ TEST(Preset, Suffixes) {
 TEST(Preset, NamesWhatHasNoKernel) {
   const auto error = [](const char* name) { return ParsePreset(name).status(); };
   EXPECT_EQ(error("k7v2").code(), StatusCode::kUnsupported);
-  EXPECT_EQ(error("k7v2").message(),
-            "no codec with 7 bits; supported: 2, 3, 4, 5, 6, 8, 16 (f16)");
+  EXPECT_EQ(error("k7v2").message(), "no codec with 7 bits; supported: 2, 3, 4, 5, 6, 8, 16 (f16)");
   EXPECT_EQ(error("k8v8-trellis").message(), "'k8v8-trellis': trellis codes have 2, 3 or 4 bits");
   EXPECT_EQ(error("k4v4-group24").message(),
             "'k4v4-group24': K: group_len 24; supported: head (the whole vector), 16, 32, 64, 128");
@@ -81,9 +80,10 @@ TEST(ValidateCodec, SaysWhichAxisIsWrong) {
             "codebook 'none' with int3; supported: uniform, lloyd, calibrated, trellis");
   c = *DefaultCodec(3);
   c.zero = Zero::kAffine;
-  EXPECT_EQ(ValidateCodec(c, Side::kK).message(),
-            "zero 'affine' with codebook 'lloyd' and gain 'norm'; supported: codebook uniform, gain "
-            "none");
+  EXPECT_EQ(
+      ValidateCodec(c, Side::kK).message(),
+      "zero 'affine' with codebook 'lloyd' and gain 'norm'; supported: codebook uniform, gain "
+      "none");
   c = *DefaultCodec(8);
   c.gain = Gain::kNorm;
   EXPECT_EQ(ValidateCodec(c, Side::kV).message(), "gain 'norm' at 8 bits; supported: none");

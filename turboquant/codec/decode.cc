@@ -41,15 +41,15 @@ void DecodeSealedSide(const Codec& codec, const CodebookTable* calibrated, Side 
   if (codec.bits == 8) {
     std::copy_n(codes, levels.size(), levels.data());
   } else if (codec.codebook == Codebook::kTrellis) {
-    UnpackCodes(codec.bits, codes, padded, kIdentityTable, levels.data());
-    TrellisLevels(codec.bits, levels.data(), lanes / 16, num_depth / 4, 0);
+    UnpackTrellis(codec.bits, codes, lanes / 16, num_depth / 4, 0, levels.data());
   } else {
     uint8_t table[kMaxLevels];
     LevelTable(BookOf(codec, calibrated), 0, table);
     UnpackCodes(codec.bits, codes, padded, table, levels.data());
   }
   const auto level = [&](int lane, int depth) {
-    const size_t i = codec.bits == 8 ? Int8Index(lane, depth, lanes) : CodeIndex(lane, depth, num_depth);
+    const size_t i =
+        codec.bits == 8 ? Int8Index(lane, depth, lanes) : CodeIndex(lane, depth, num_depth);
     return static_cast<float>(static_cast<int8_t>(levels[i]));
   };
   const float base_value = F32FromBF16(base);

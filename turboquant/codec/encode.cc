@@ -41,8 +41,7 @@ float QuantizeRow(const float* x, int head_dim, int padded_dim, int8_t* q) {
                                : QuantizeRowSimd(x, head_dim, padded_dim, q);
 }
 
-RowSums CodeRow(const CodebookTable& book, const int8_t* row, int n, int padded_n,
-                uint8_t* codes) {
+RowSums CodeRow(const CodebookTable& book, const int8_t* row, int n, int padded_n, uint8_t* codes) {
   return UseReferenceKernels() ? CodeRowRef(book, row, n, padded_n, codes)
                                : CodeRowSimd(book, row, n, padded_n, codes);
 }
@@ -66,11 +65,11 @@ float FloatAt(const OpenSide& open, int token, int channel) {
       return F32FromFP8(*Int8At(reinterpret_cast<const uint8_t*>(open.values), open.side, padded,
                                 token, channel));
     case ValueType::kBF16:
-      return F32FromBF16(*F16At(reinterpret_cast<const bf16_t*>(open.values), open.side, padded,
-                                token, channel));
+      return F32FromBF16(
+          *F16At(reinterpret_cast<const bf16_t*>(open.values), open.side, padded, token, channel));
     default:
-      return F32FromF16(*F16At(reinterpret_cast<const f16_t*>(open.values), open.side, padded,
-                               token, channel));
+      return F32FromF16(
+          *F16At(reinterpret_cast<const f16_t*>(open.values), open.side, padded, token, channel));
   }
 }
 
@@ -78,7 +77,9 @@ float FloatAt(const OpenSide& open, int token, int channel) {
 class CodeWriter {
  public:
   CodeWriter(const Codec& codec, Side side, int head_dim)
-      : codec_(codec), side_(side), padded_(PaddedDim(head_dim)),
+      : codec_(codec),
+        side_(side),
+        padded_(PaddedDim(head_dim)),
         num_depth_(NumDepth(side, head_dim)) {
     cells_.Reserve(static_cast<size_t>(padded_) * kPageLen);
   }
@@ -140,16 +141,15 @@ void SealInt8(const OpenSide& open, const Int8Rows& rows, const float* row_scale
 }
 
 // Scales of tokens whose codes are made: base, bytes, and the norms of what will be decoded.
-void StoreLog8Scales(const float* scale, const int32_t* level_energy, uint8_t* scales,
-                     bf16_t* base, float* norm) {
+void StoreLog8Scales(const float* scale, const int32_t* level_energy, uint8_t* scales, bf16_t* base,
+                     float* norm) {
   float largest = 0;
   for (int t = 0; t < kPageLen; ++t) largest = std::fmax(largest, scale[t]);
   *base = Log8Base(largest);
   const float base_value = F32FromBF16(*base);
   for (int t = 0; t < kPageLen; ++t) {
     scales[t] = Log8Encode(scale[t], base_value);
-    norm[t] = base_value * Log8Table()[scales[t]] *
-              std::sqrt(static_cast<float>(level_energy[t]));
+    norm[t] = base_value * Log8Table()[scales[t]] * std::sqrt(static_cast<float>(level_energy[t]));
   }
 }
 
@@ -242,7 +242,8 @@ void SealGroups(const Codec& codec, const CodebookTable* book, const OpenSide& o
           const int v = affine ? rows[t][c] : std::abs(rows[t][c]);
           low = std::min(low, affine ? v : 0), high = std::max(high, v);
         }
-        const float half = affine ? 0.5f * static_cast<float>(high - low) : static_cast<float>(high);
+        const float half =
+            affine ? 0.5f * static_cast<float>(high - low) : static_cast<float>(high);
         scale[i] = row_scale[t] * half / top_level;
         offset[i] = affine ? row_scale[t] * 0.5f * static_cast<float>(high + low) : 0.f;
       } else {
@@ -318,12 +319,14 @@ void WriteOpenRows(const RowWriter& w, const float* x, size_t stride, int64_t fi
       case ValueType::kFP8: {
         Sanitize(row, w.head_dim, kMaxFP8, counters);
         auto* out = reinterpret_cast<uint8_t*>(values);
-        for (int c = 0; c < padded; ++c) *Int8At(out, w.side, padded, token, c) = FP8FromF32(row[c]);
+        for (int c = 0; c < padded; ++c)
+          *Int8At(out, w.side, padded, token, c) = FP8FromF32(row[c]);
         break;
       }
       case ValueType::kBF16: {
         auto* out = reinterpret_cast<bf16_t*>(values);
-        for (int c = 0; c < padded; ++c) *F16At(out, w.side, padded, token, c) = BF16FromF32(row[c]);
+        for (int c = 0; c < padded; ++c)
+          *F16At(out, w.side, padded, token, c) = BF16FromF32(row[c]);
         break;
       }
       default: {
@@ -370,8 +373,7 @@ void SealSide(const Codec& codec, const CodebookTable* calibrated, const OpenSid
     float row_scale[kPageLen];
     ReadInt8Rows(open, rows, row_scale);
     const bool trellis = codec.codebook == Codebook::kTrellis;
-    const CodebookTable* book =
-        codec.bits <= 6 && !trellis ? &BookOf(codec, calibrated) : nullptr;
+    const CodebookTable* book = codec.bits <= 6 && !trellis ? &BookOf(codec, calibrated) : nullptr;
     if (trellis) {
       SealTrellis(codec, open, rows, row_scale, codes, scales, base, norm);
     } else if (codec.is_grouped()) {

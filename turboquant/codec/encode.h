@@ -1,8 +1,8 @@
 // From float vectors to open rows, and from open rows to sealed codes.
 //
 // A row is written once, at append: sanitized, centred (K), rotated, then int8 with one f32 scale
-// (or a float type). Sealing reads nothing but those rows. encode_ref.cc is the specification; the SIMD
-// path gives the same bytes.
+// (or a float type). Sealing reads nothing but those rows. encode_ref.cc is the specification; the
+// SIMD path gives the same bytes.
 #pragma once
 
 #include <cstddef>

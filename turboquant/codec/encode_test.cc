@@ -56,12 +56,15 @@ SideData Encode(const Codec& codec, Side side, int dim, ValueType open, std::vec
   const RowWriter writer{side, dim, open, &d.rotation, nullptr, nullptr};
   WriteOpenRows(writer, d.x.data(), static_cast<size_t>(dim), 0, 0, kPageLen, d.open.data(),
                 d.open_scales.data(), &d.counters);
-  SealSide(codec, CalibratedBook(codec.bits), {side, dim, open, d.open.data(), d.open_scales.data()},
-           d.codes.data(), d.scales.data(), &d.base, &d.bound);
+  SealSide(codec, CalibratedBook(codec.bits),
+           {side, dim, open, d.open.data(), d.open_scales.data()}, d.codes.data(), d.scales.data(),
+           &d.base, &d.bound);
   return d;
 }
 
-ValueType Open(const Codec& codec) { return OpenType(codec, RecentType::kQ8); }
+ValueType Open(const Codec& codec) {
+  return OpenType(codec, RecentType::kQ8);
+}
 
 std::vector<float> DecodeSealed(const SideData& d, const Codec& codec, Side side, int dim) {
   std::vector<float> out(static_cast<size_t>(kPageLen) * dim);
@@ -89,7 +92,7 @@ TEST(Seal, ErrorIsThatOfTheBook) {
         const double error = RelativeError(d.x, DecodeSealed(d, codec, side, dim));
         // 5 and 6 bits: steps over the whole range of the row, at most 3.6 sigma on average at
         // head_dim 256. fp8: half a step of 1/8 to 1/16, rms 1/sqrt(12) of it.
-        const double bound = codec.is_float() ? format.bits == 8 ? 0.0012 : 1e-5
+        const double bound = codec.is_float()   ? format.bits == 8 ? 0.0012 : 1e-5
                              : format.bits == 2 ? 0.1188 / (1 - 0.1188) * 1.05
                              : format.bits == 3 ? 0.0346 / (1 - 0.0346) * 1.05
                              : format.bits == 4 ? 0.0098 * 1.05
@@ -238,7 +241,7 @@ TEST(FP8, ConvertsLikeTheStandardSays) {
     if ((code & 0x7F) == 0x7F) continue;  // NaN
     EXPECT_EQ(FP8FromF32(F32FromFP8(static_cast<uint8_t>(code))), code);
   }
-  EXPECT_EQ(F32FromFP8(FP8FromF32(17.f)), 16.f);    // 16 and 18: ties go to even
+  EXPECT_EQ(F32FromFP8(FP8FromF32(17.f)), 16.f);  // 16 and 18: ties go to even
   EXPECT_EQ(F32FromFP8(FP8FromF32(19.f)), 20.f);
   EXPECT_EQ(F32FromFP8(FP8FromF32(0x1.8p-10f)), 0x1p-9f);
   EXPECT_EQ(F32FromFP8(FP8FromF32(0x1p-10f)), 0.f);

@@ -59,8 +59,8 @@ float GroupBase(const Codec& codec, int num_groups, const float* scale, const fl
     float s = scale[i];
     if (log8_affine) {
       // An offset beyond 127 eighths of a step widens the step.
-      s = std::max(s, std::fabs(offset[i]) * kOffsetSteps /
-                          (127.f * static_cast<float>(LevelStep(codec))));
+      s = std::max(
+          s, std::fabs(offset[i]) * kOffsetSteps / (127.f * static_cast<float>(LevelStep(codec))));
     }
     largest = std::max(largest, s);
     if (codec.scale == ScaleType::kF16) largest = std::max(largest, std::fabs(offset[i]));
@@ -69,8 +69,8 @@ float GroupBase(const Codec& codec, int num_groups, const float* scale, const fl
   return F32FromBF16(*base);
 }
 
-void StoreGroupScale(const Codec& c, int num_groups, int group, int token, float base,
-                     float* scale, float* offset, uint8_t* bytes) {
+void StoreGroupScale(const Codec& c, int num_groups, int group, int token, float base, float* scale,
+                     float* offset, uint8_t* bytes) {
   const size_t i = static_cast<size_t>(group) * kPageLen + token;
   const size_t plane = static_cast<size_t>(num_groups) * kPageLen;
   const bool affine = c.zero == Zero::kAffine;
@@ -88,7 +88,8 @@ void StoreGroupScale(const Codec& c, int num_groups, int group, int token, float
     bytes[i] = round_up ? Log8EncodeUp(s, base) : Log8Encode(s, base);
     if (affine) {
       const float stored = base * Log8Table()[bytes[i]];
-      const float eighths = stored > 0 ? std::nearbyint(*offset * kOffsetSteps / (stored * step)) : 0;
+      const float eighths =
+          stored > 0 ? std::nearbyint(*offset * kOffsetSteps / (stored * step)) : 0;
       bytes[plane + i] =
           static_cast<uint8_t>(static_cast<int8_t>(std::clamp(eighths, -127.f, 127.f)));
     }

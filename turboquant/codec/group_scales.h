@@ -16,7 +16,9 @@ namespace tq {
 inline constexpr int kMaxGroups = kMaxHeadDim / 16;
 
 // Distance of neighbouring levels: integer codes of 8 bits count by 1, the others by 2.
-inline constexpr int LevelStep(const Codec& codec) { return codec.bits == 8 ? 1 : 2; }
+inline constexpr int LevelStep(const Codec& codec) {
+  return codec.bits == 8 ? 1 : 2;
+}
 inline constexpr int LargestLevel(const Codec& codec) {
   return codec.bits == 8 ? 127 : (1 << codec.bits) - 1;
 }

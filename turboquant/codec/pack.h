@@ -20,10 +20,6 @@ void UnpackCodesRef(int bits, const uint8_t* packed, int num_cells, const uint8_
 void UnpackCodesSimd(int bits, const uint8_t* packed, int num_cells, const uint8_t* table,
                      uint8_t* out);
 
-// Codes up to 4 bits as they are.
-alignas(16) inline constexpr uint8_t kIdentityTable[16] = {0, 1, 2,  3,  4,  5,  6,  7,
-                                                           8, 9, 10, 11, 12, 13, 14, 15};
-
 // table[code] = level + offset as a byte; the rest, up to 16 entries, is filled with the last.
 void LevelTable(const CodebookTable& book, int offset, uint8_t* table);
 

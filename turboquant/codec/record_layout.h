@@ -88,7 +88,9 @@ enum class RecentType : uint8_t { kQ8, kF16 };
 
 // Rows of one side while it is open: float codecs stay what they are, all others follow `recent`.
 inline constexpr ValueType OpenType(const Codec& codec, RecentType recent) {
-  return codec.is_float() ? codec.type : recent == RecentType::kF16 ? ValueType::kF16 : ValueType::kInt;
+  return codec.is_float()             ? codec.type
+         : recent == RecentType::kF16 ? ValueType::kF16
+                                      : ValueType::kInt;
 }
 inline constexpr int OpenBits(ValueType type) {
   return type == ValueType::kInt || type == ValueType::kFP8 ? 8 : 16;

@@ -1,5 +1,6 @@
-// The rotation that a codec applies before it quantizes: a calibrated matrix, or the orthonormal H S
-// with random signs S and H = DCT-II of order m (x) Hadamard of order 2^a for head_dim = m 2^a, m odd.
+// The rotation that a codec applies before it quantizes: a calibrated matrix, or the orthonormal H
+// S with random signs S and H = DCT-II of order m (x) Hadamard of order 2^a for head_dim = m 2^a, m
+// odd.
 //
 // Splitting an odd head_dim into power-of-two parts would leave unequal energies under one scale;
 // the Kronecker product does not. rotation_ref.cc is the specification; both paths do the same

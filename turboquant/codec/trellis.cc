@@ -106,8 +106,8 @@ void Encode(TrellisCosts pass, const float* x, int num_valid, int n, uint8_t* sy
 
 const TrellisTable& GetTrellis(int bits) {
   static const std::array<TrellisTable, 3> tables = {
-      Make(2, 0.16004f, {-2, -4, 2, 1, 4, -1, 2, 0, -1, 4, -1, -1, -4, 2, -1, 2},
-           {-2, -6, 3, 12, 6, -1, -7, 2, 1, 6, -3, -12, -7, 2, 8, -3}),
+      Make(2, 0.69492f, {-1, 1, 1, 1, 0, 0, 1, 2, 1, 0, 0, 0, 0, 1, 0, 1},
+           {-1, -2, 0, 2, 1, -1, -2, 0, 0, 1, -1, -3, -2, 0, 1, -1}),
       Make(3, 0.21054f, {-1, 0, 1, -6, 6, 0, 1, 2, -1, 0, 1, 2, -1, 0, 1, 2},
            {9, 4, -2, -4, 2, 0, -1, -7, 0, -2, -4, -10, -6, 7, 4, 2}),
       Make(4, 0.20679f, {-2, -1, 0, 5, -3, 0, -2, 2, 3, 0, 0, -1, 3, 1, 1, 2},
@@ -137,6 +137,12 @@ void TrellisEncode(int bits, const float* x, int num_valid, int n, uint8_t* symb
 void TrellisLevels(int bits, uint8_t* tile, int num_groups, int num_quads, int add) {
   (UseReferenceKernels() ? TrellisLevelsRef : TrellisLevelsSimd)(bits, tile, num_groups, num_quads,
                                                                  add);
+}
+
+void UnpackTrellis(int bits, const uint8_t* packed, int num_groups, int num_quads, int add,
+                   uint8_t* tile) {
+  (UseReferenceKernels() ? UnpackTrellisRef : UnpackTrellisSimd)(bits, packed, num_groups,
+                                                                 num_quads, add, tile);
 }
 
 }  // namespace tq

@@ -2,8 +2,8 @@
 // depends on the symbols of its neighbours too. docs/decisions/trellis-tables.md has the figures.
 //
 // A stream is the `depth` of one lane (record_layout.h): n elements, one symbol of `bits` bits
-// each, kept and packed as ordinary codes. The trellis visits depth 0, 4, 8 ... n - 4, 1, 5, ... n
-// - 1 and closes to a ring (tail-biting, so there is no start to pay for):
+// each, kept and packed as ordinary codes. The trellis visits the depths 0, 4, 8 ... then 1, 5 ...
+// and closes to a ring (tail-biting, so there is no start to pay for):
 //   state(i) = low 8 bits of u(i) | u(i+1) << bits | u(i+2) << 2 bits | u(i+3) << 3 bits
 //   level(i) = next[state(i) >> bits & 15] + mix[(state(i) ^ state(i) >> 4) & 15]
 // with i the place in that order, modulo n. Steps of 4 in depth let a kernel combine whole cells,
@@ -49,10 +49,18 @@ void TrellisEncode(int bits, const float* x, int num_valid, int n, uint8_t* symb
 void TrellisDecodeRef(int bits, const uint8_t* symbols, int n, int8_t* levels);
 
 // Turns a tile of symbols (num_groups x num_quads cells of 64 bytes, as UnpackCodes gives them with
-// an identity table; num_quads = n / 4) into bytes level + add, in place. Kernels inline the vector
-// form from trellis-inl.h.
+// an identity table; num_quads = n / 4) into bytes level + add, in place.
 void TrellisLevels(int bits, uint8_t* tile, int num_groups, int num_quads, int add);
 void TrellisLevelsRef(int bits, uint8_t* tile, int num_groups, int num_quads, int add);
 void TrellisLevelsSimd(int bits, uint8_t* tile, int num_groups, int num_quads, int add);
+
+// UnpackCodes and TrellisLevels in one: from packed symbols (num_groups x num_quads cells) to bytes
+// level + add. Kernels inline it from trellis-inl.h.
+void UnpackTrellis(int bits, const uint8_t* packed, int num_groups, int num_quads, int add,
+                   uint8_t* tile);
+void UnpackTrellisRef(int bits, const uint8_t* packed, int num_groups, int num_quads, int add,
+                      uint8_t* tile);
+void UnpackTrellisSimd(int bits, const uint8_t* packed, int num_groups, int num_quads, int add,
+                       uint8_t* tile);
 
 }  // namespace tq

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "turboquant/codec/pack.h"
 #include "turboquant/codec/record_layout.h"
 #include "turboquant/codec/trellis_kernels.h"
 
@@ -72,6 +73,14 @@ void TrellisLevelsRef(int bits, uint8_t* tile, int num_groups, int num_quads, in
       tile[CodeIndex(lane, i, n)] = static_cast<uint8_t>(levels[i] + add);
     }
   }
+}
+
+void UnpackTrellisRef(int bits, const uint8_t* packed, int num_groups, int num_quads, int add,
+                      uint8_t* tile) {
+  uint8_t identity[16];
+  for (int i = 0; i < 16; ++i) identity[i] = static_cast<uint8_t>(i);
+  UnpackCodesRef(bits, packed, num_groups * num_quads, identity, tile);
+  TrellisLevelsRef(bits, tile, num_groups, num_quads, add);
 }
 
 }  // namespace tq

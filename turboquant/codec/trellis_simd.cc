@@ -102,6 +102,11 @@ void LevelsOfTile(int bits, uint8_t* tile, int num_groups, int num_quads, int ad
   TrellisLevels(bits, tile, num_groups, num_quads, add);
 }
 
+void UnpackLevels(int bits, const uint8_t* packed, int num_groups, int num_quads, int add,
+                  uint8_t* tile) {
+  UnpackTrellis(bits, packed, num_groups, num_quads, add, tile);
+}
+
 }  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace tq
@@ -111,12 +116,17 @@ HWY_AFTER_NAMESPACE();
 namespace tq {
 HWY_EXPORT(CostsOfBits);
 HWY_EXPORT(LevelsOfTile);
+HWY_EXPORT(UnpackLevels);
 void TrellisCostsSimd(const TrellisTable& table, const int16_t* targets, int num_steps, int overlap,
                       int16_t* costs) {
   HWY_DYNAMIC_DISPATCH(CostsOfBits)(table, targets, num_steps, overlap, costs);
 }
 void TrellisLevelsSimd(int bits, uint8_t* tile, int num_groups, int num_quads, int add) {
   HWY_DYNAMIC_DISPATCH(LevelsOfTile)(bits, tile, num_groups, num_quads, add);
+}
+void UnpackTrellisSimd(int bits, const uint8_t* packed, int num_groups, int num_quads, int add,
+                       uint8_t* tile) {
+  HWY_DYNAMIC_DISPATCH(UnpackLevels)(bits, packed, num_groups, num_quads, add, tile);
 }
 }  // namespace tq
 #endif

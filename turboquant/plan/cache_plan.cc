@@ -83,8 +83,8 @@ Result<CachePlan> CachePlan::Create(const ModelSpec& spec, const CacheFormat& fo
         bool quantized = false;
         for (int h = 0; h < l.num_kv_heads; ++h, ++head) {
           const HeadFormat& f = format_of(head);
-          quantized |= !(f.k.is_f16() && f.v.is_f16());
-          center |= !f.k.is_f16();
+          quantized |= !(f.k.is_float() && f.v.is_float());
+          center |= !f.k.is_float();
           BlockBytes one;
           one.Add(f, recent, l.head_dim);
           plan.sealed_all_ += one.sealed;
@@ -149,6 +149,18 @@ CacheParts CachePlan::At(int64_t tokens, int chunk_len) const {
   const size_t held = parts.payload + parts.scales + parts.recent + parts.sinks;
   parts.in_flight += static_cast<size_t>(peak.sealed) * block_.sealed +
                      static_cast<size_t>(peak.open()) * block_.open - held;
+  return parts;
+}
+
+CacheParts CachePlan::Shared(int64_t prefix, int64_t tokens) const {
+  CacheParts parts;
+  const BlockCounts n = CountBlocks(window_, tokens);
+  const int64_t whole = std::clamp<int64_t>(prefix, 0, tokens) / kPageLen;
+  const int64_t sinks = std::min(n.sinks, whole);
+  const int64_t sealed = std::clamp<int64_t>(whole - n.sinks, 0, n.sealed);
+  parts.payload = static_cast<size_t>(sealed) * (block_.sealed - block_.sealed_scales);
+  parts.scales = static_cast<size_t>(sealed) * block_.sealed_scales;
+  parts.sinks = static_cast<size_t>(sinks) * block_.open;
   return parts;
 }
 

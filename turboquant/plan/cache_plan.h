@@ -49,6 +49,11 @@ class CachePlan {
   // What one sequence holds at `tokens` tokens, read in chunks of chunk_len; on the device that
   // holds the most.
   CacheParts At(int64_t tokens, int chunk_len) const;
+  // The part of At(tokens) that a second sequence with the same first `prefix` tokens shares: whole
+  // blocks, sealed or sinks.
+  CacheParts Shared(int64_t prefix, int64_t tokens) const;
+  // Bytes of an open block's row on that device, over all layers that keep every token.
+  double OpenRowBytes() const { return static_cast<double>(block_.open) / kPageLen; }
   // Bytes that a decode step reads of one sequence on that device.
   double ReadBytes(int64_t tokens) const;
   // A plain 16-bit cache on that device: no blocks, no window of ours.

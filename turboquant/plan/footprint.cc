@@ -30,7 +30,8 @@ void BlockBytes::Add(const HeadFormat& format, RecentType recent, int head_dim, 
   const size_t side = SideInfoBytes(format);
   open += num_heads * OpenLayout::For(format, recent, head_dim).bytes;
   sealed += num_heads * (RecordLayout::For(format, head_dim).bytes + side);
-  sealed_scales += num_heads * (ScaleBytes(format.k, head_dim) + ScaleBytes(format.v, head_dim) + side);
+  sealed_scales +=
+      num_heads * (ScaleBytes(format.k, head_dim) + ScaleBytes(format.v, head_dim) + side);
 }
 
 BlockCounts CountBlocks(const CacheWindow& window, int64_t tokens) {
