@@ -1,5 +1,5 @@
-// Makes a profile whose K is centred on its mean before RoPE, from a text: the means are read back
-// from an f16 cache, turned against RoPE and averaged. One preset for all heads; no bit allocation.
+// Makes a profile from a text: the means of K before RoPE, which centre it, and the mean queries,
+// which choose anchors. One preset for all heads; no bit allocation.
 //
 //   mean_profile MODEL.gguf PRESET TEXT TOKENS OUT.tqprofile
 #include <cmath>
@@ -9,10 +9,61 @@
 #include "runtime/engine/session.h"
 #include "turboquant/base/file.h"
 #include "turboquant/calibrate/profile.h"
-#include "turboquant/codec/decode.h"
 
 namespace tq {
 namespace {
+
+// Sums over tokens of one kind of vector: [layers * heads][head_dim], turned back against RoPE.
+class MeanBeforeRope {
+ public:
+  MeanBeforeRope(const Architecture& arch, int heads)
+      : arch_(arch), heads_(heads),
+        sums_(static_cast<size_t>(arch.num_layers) * heads,
+              std::vector<double>(static_cast<size_t>(arch.head_dim), 0.0)),
+        energy_(sums_.size(), 0.0) {}
+
+  void Add(int layer, std::span<const int64_t> positions, const float* rows) {
+    const int dim = arch_.head_dim, half = arch_.rope.rope_dim() / 2;
+    for (size_t t = 0; t < positions.size(); ++t) {
+      for (int i = 0; i < half; ++i) {
+        const double angle = static_cast<double>(arch_.rope.inv_freq[static_cast<size_t>(i)]) *
+                             static_cast<double>(positions[t]);
+        const double c = std::cos(angle) / arch_.rope.attention_scale;
+        const double s = std::sin(angle) / arch_.rope.attention_scale;
+        for (int h = 0; h < heads_; ++h) {
+          const float* x = rows + (t * heads_ + h) * dim;
+          std::vector<double>& sum = sums_[static_cast<size_t>(layer) * heads_ + h];
+          sum[i] += x[i] * c + x[i + half] * s;
+          sum[i + half] += x[i + half] * c - x[i] * s;
+        }
+      }
+      for (int h = 0; h < heads_; ++h) {
+        const float* x = rows + (t * heads_ + h) * dim;
+        const size_t at = static_cast<size_t>(layer) * heads_ + h;
+        for (int i = 2 * half; i < dim; ++i) sums_[at][i] += x[i];
+        for (int i = 0; i < dim; ++i) energy_[at] += static_cast<double>(x[i]) * x[i];
+      }
+    }
+    if (layer == 0) tokens_ += positions.size();
+  }
+  std::vector<float> Mean(size_t head) const {
+    std::vector<float> mean;
+    for (const double s : sums_[head]) {
+      mean.push_back(static_cast<float>(s / static_cast<double>(tokens_)));
+    }
+    return mean;
+  }
+  double MeanSquare(size_t head) const {
+    return energy_[head] / static_cast<double>(tokens_) / arch_.head_dim;
+  }
+
+ private:
+  const Architecture& arch_;
+  int heads_;
+  std::vector<std::vector<double>> sums_;
+  std::vector<double> energy_;
+  size_t tokens_ = 0;
+};
 
 Status Run(int argc, char** argv) {
   if (argc != 6) {
@@ -25,50 +76,25 @@ Status Run(int argc, char** argv) {
   TQ_ASSIGN_OR_RETURN(auto model, Model::Load(argv[1], pool));
   TQ_ASSIGN_OR_RETURN(auto tokenizer, Tokenizer::FromGguf(model->file()));
   const Architecture& arch = model->arch();
-  const int dim = arch.head_dim, half = arch.rope.rope_dim() / 2;
   std::vector<TokenId> tokens = tokenizer->Encode(text.substr(0, static_cast<size_t>(total) * 12));
   if (total < 1 || static_cast<int64_t>(tokens.size()) < total) {
     return InvalidArgument(argv[3], " gives ", tokens.size(), " tokens; ", argv[4],
                            " were asked for");
   }
 
-  const size_t heads = static_cast<size_t>(arch.num_layers) * arch.num_kv_heads;
-  std::vector<std::vector<double>> sums(heads, std::vector<double>(static_cast<size_t>(dim), 0.0));
+  MeanBeforeRope keys(arch, arch.num_kv_heads), queries(arch, arch.num_q_heads);
+  model->SetObserver([&](int layer, std::span<const int64_t> positions, const float* q,
+                         const float* k, const float*) {
+    queries.Add(layer, positions, q);
+    keys.Add(layer, positions, k);
+  });
   const int64_t window = std::min<int64_t>(arch.context_len, 2048);
-  int64_t used = 0;
-  std::vector<float> rows(static_cast<size_t>(kPageLen) * dim);
   for (int64_t from = 0; from < total; from += window) {
     const int64_t n = std::min(window, total - from);
-    CacheConfig config = model->MakeCacheConfig();  // f16 everywhere
-    config.recent_len = static_cast<int>(window);   // all rows stay open
-    TQ_ASSIGN_OR_RETURN(auto session, Session::Create(*model, config, window));
+    TQ_ASSIGN_OR_RETURN(auto session, Session::Create(*model, model->MakeCacheConfig(), window));
     TQ_RETURN_IF_ERROR(session->Prefill(
         std::span(tokens).subspan(static_cast<size_t>(from), static_cast<size_t>(n))));
-    const KvCache& cache = session->cache();
-    const SeqId seq = 1;  // the session's only sequence
-    for (size_t h = 0; h < heads; ++h) {
-      const KvCache::HeadLayout& l = cache.layout(static_cast<int>(h) / arch.num_kv_heads,
-                                                  static_cast<int>(h) % arch.num_kv_heads);
-      for (int64_t b = 0; b * kPageLen < n; ++b) {
-        DecodeOpenSide({Side::kK, dim, l.open.k_type,
-                        cache.OpenSlot(seq, b) + l.open_offset + l.open.k_values, nullptr},
-                       rows.data());
-        for (int64_t t = 0; t < std::min<int64_t>(kPageLen, n - b * kPageLen); ++t) {
-          const float* k = &rows[static_cast<size_t>(t) * dim];
-          for (int i = 0; i < half; ++i) {
-            const double angle =
-                static_cast<double>(arch.rope.inv_freq[i]) * static_cast<double>(b * kPageLen + t);
-            const double c = std::cos(angle) / arch.rope.attention_scale;
-            const double s = std::sin(angle) / arch.rope.attention_scale;
-            sums[h][i] += k[i] * c + k[i + half] * s;
-            sums[h][i + half] += k[i + half] * c - k[i] * s;
-          }
-          for (int i = 2 * half; i < dim; ++i) sums[h][i] += k[i];
-        }
-      }
-    }
-    used += n;
-    std::fprintf(stderr, "%lld of %lld tokens\n", static_cast<long long>(used),
+    std::fprintf(stderr, "%lld of %lld tokens\n", static_cast<long long>(from + n),
                  static_cast<long long>(total));
   }
 
@@ -79,13 +105,21 @@ Status Run(int argc, char** argv) {
   profile.model.num_layers = arch.num_layers;
   profile.model.num_q_heads = arch.num_q_heads;
   profile.model.num_kv_heads = arch.num_kv_heads;
-  profile.model.head_dim = dim;
+  profile.model.head_dim = arch.head_dim;
   format.k = WithCenter(format.k, Center::kRopeMean);
+  const size_t heads = static_cast<size_t>(arch.num_layers) * arch.num_kv_heads;
   profile.formats.assign(heads, format);
-  for (const std::vector<double>& sum : sums) {
-    std::vector<float> mean;
-    for (const double s : sum) mean.push_back(static_cast<float>(s / static_cast<double>(used)));
-    profile.k_means.push_back(std::move(mean));
+  profile.tensors.resize(heads);
+  const size_t group = static_cast<size_t>(arch.num_q_heads / arch.num_kv_heads);
+  for (size_t h = 0; h < heads; ++h) {
+    profile.k_means.push_back(keys.Mean(h));
+    QueryStatistics& q = profile.tensors[h].queries;
+    double square = 0;
+    for (size_t g = 0; g < group; ++g) {
+      q.means.push_back(queries.Mean(h * group + g));
+      square += queries.MeanSquare(h * group + g);
+    }
+    q.rms = static_cast<float>(std::sqrt(square / static_cast<double>(group)));
   }
   return profile.Save(argv[5]);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -37,6 +38,11 @@ struct ForwardItem {
   bool all_logits = false;          // logits for every token, else for the last only
 };
 
+// Sees q, k and v of one layer of a forward pass, after bias, norms and RoPE and before the cache:
+// [positions.size()][heads][head_dim], in memory of the host. For calibration.
+using LayerObserver = std::function<void(int layer, std::span<const int64_t> positions,
+                                         const float* q, const float* k, const float* v)>;
+
 struct WeightInfo {
   size_t bytes = 0;   // resident after load (mapped pages that were repacked count once)
   std::string types;  // "Q4_1 (210), Q8_0 (1), F32 (61)"
@@ -66,6 +72,9 @@ class Model {
   virtual Status Forward(KvCache& cache, std::span<const ForwardItem> items,
                          std::vector<float>* logits) = 0;
 
+  // Called in every layer of every forward pass until it is replaced; an empty one ends that.
+  void SetObserver(LayerObserver observer) { observer_ = std::move(observer); }
+
   // xxh3 over architecture, shapes, RoPE, vocabulary: what a profile must match
   // (docs/formats/profile.md).
   uint64_t StructureHash() const;
@@ -73,6 +82,7 @@ class Model {
  protected:
   Architecture arch_;
   std::unique_ptr<GgufFile> file_;
+  LayerObserver observer_;
 };
 
 }  // namespace tq
