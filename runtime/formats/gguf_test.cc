@@ -7,20 +7,11 @@
 #include <memory>
 
 #include "runtime/formats/gguf_builder.h"
+#include "turboquant/base/exact_bytes_for_test.h"
 #include "turboquant/base/file.h"
 
 namespace tq {
 namespace {
-
-// The exact bytes on the heap, so that a read beyond them is seen by the address sanitizer.
-struct ExactBytes {
-  explicit ExactBytes(const std::string& s) : size(s.size()), data(new std::byte[s.size()]) {
-    std::memcpy(data.get(), s.data(), s.size());
-  }
-  std::span<const std::byte> span() const { return {data.get(), size}; }
-  size_t size;
-  std::unique_ptr<std::byte[]> data;
-};
 
 template <typename T>
 std::string Bytes(T value) {

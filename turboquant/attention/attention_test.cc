@@ -10,18 +10,10 @@
 #include "turboquant/codec/anchor.h"
 #include "turboquant/codec/codec_grid_for_test.h"
 #include "turboquant/codec/decode.h"
+#include "turboquant/codec/rope_for_test.h"
 
 namespace tq {
 namespace {
-
-RopeFrequencies TestRope(int dim) {
-  RopeFrequencies rope;
-  for (int i = 0; i < dim / 2; ++i) {
-    rope.inv_freq.push_back(
-        std::pow(10000.f, -2.f * static_cast<float>(i) / static_cast<float>(dim)));
-  }
-  return rope;
-}
 
 CacheConfig Config(const HeadFormat& format, int head_dim, int kv_heads = 1, int layers = 1) {
   CacheConfig c;

@@ -9,20 +9,11 @@
 #include <limits>
 #include <memory>
 
+#include "turboquant/base/exact_bytes_for_test.h"
 #include "turboquant/base/file.h"
 
 namespace tq {
 namespace {
-
-// The exact bytes on the heap, so that a read beyond them is seen by the address sanitizer.
-struct ExactBytes {
-  explicit ExactBytes(const std::string& s) : size(s.size()), data(new std::byte[s.size()]) {
-    std::memcpy(data.get(), s.data(), s.size());
-  }
-  std::span<const std::byte> span() const { return {data.get(), size}; }
-  size_t size;
-  std::unique_ptr<std::byte[]> data;
-};
 
 std::string FileOf(const std::string& header, const std::string& payload = "") {
   const uint64_t n = header.size();

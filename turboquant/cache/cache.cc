@@ -279,9 +279,10 @@ Status KvCache::BeginAppend(SeqId seq, int n) {
     if (id == kNoSlot) return undo();
     opened.push_back(id);
   }
-  // A fork that shares the open block may have sealed it already.
+  // A fork that shares the open block may have sealed it already; not one that is written to now.
+  const int64_t full_blocks = s->length / kPageLen;
   const auto twin_of = [&](int64_t b) -> SlotId {
-    if (b >= old_blocks) return kNoSlot;
+    if (b >= full_blocks) return kNoSlot;
     const SlotId open = s->blocks[static_cast<size_t>(b)].open;
     const BlockPool::Twin& twin = open_pool_.twin(open);
     return sealed_pool_.alive(twin.id) && sealed_pool_.generation(twin.id) == twin.generation

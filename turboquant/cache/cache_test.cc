@@ -79,6 +79,19 @@ TEST(KvCache, ForksShareSealedBlocks) {
   d.ExpectEqualToFresh(b);
 }
 
+TEST(KvCache, ATruncatedForkDoesNotTakeTheCodesOfTheOther) {
+  CacheConfig config = SmallConfig("k3v2");
+  config.recent_len = 0;
+  Driver d(config);
+  const SeqId a = d.cache->NewSequence();
+  d.Append(a, 150);  // block 1 is sealed
+  const SeqId b = d.Fork(a);
+  EXPECT_TRUE(d.Truncate(b, 100).exact);
+  d.Append(b, 60);  // writes to block 1 and seals it in one append
+  d.ExpectEqualToFresh(a);
+  d.ExpectEqualToFresh(b);
+}
+
 TEST(KvCache, TruncateWithinRollbackIsExact) {
   for (const int back : {1, 5, 63, 64}) {
     for (const int length : {64, 65, 300, 448, 511}) {

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 
+#include "turboquant/base/exact_bytes_for_test.h"
 #include "turboquant/base/file.h"
 #include "turboquant/cache/cache_test_util.h"
 #include "turboquant/cache/snapshot_test_util.h"
@@ -182,10 +183,8 @@ TEST_F(SnapshotTest, EveryTruncationIsRefused) {
   const std::string file = Save(d, seq);
   ASSERT_TRUE(Parse(file).ok());
   for (size_t n = 0; n < file.size(); ++n) {
-    // Of exactly that many bytes, so that a read beyond them is found.
-    const std::vector<std::byte> cut(std::as_bytes(std::span(file)).begin(),
-                                     std::as_bytes(std::span(file)).begin() + static_cast<long>(n));
-    const Status s = Snapshot::Parse(cut, "f").status();
+    const ExactBytes cut(file.substr(0, n));
+    const Status s = Snapshot::Parse(cut.span(), "f").status();
     ASSERT_EQ(s.code(), n < 8 ? StatusCode::kInvalidArgument : StatusCode::kDataLoss) << n;
     if (n >= kSnapshotHeaderBytes) {
       ASSERT_EQ(s.message(), StrCat("'f' has ", n,

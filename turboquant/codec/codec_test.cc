@@ -5,6 +5,7 @@
 #include "turboquant/codec/center.h"
 #include "turboquant/codec/log8.h"
 #include "turboquant/codec/record_layout.h"
+#include "turboquant/codec/rope_for_test.h"
 
 namespace tq {
 namespace {
@@ -148,15 +149,6 @@ TEST(Log8, StepsAndEnds) {
     EXPECT_NEAR(base * Log8Table()[Log8Encode(s, base)] / s, 1.f, 0.0225f);  // half of 2^(1/16)
     EXPECT_GE(base * Log8Table()[Log8EncodeUp(s, base)], s * 0.9999f);
   }
-}
-
-RopeFrequencies TestRope(int dim) {
-  RopeFrequencies rope;
-  for (int i = 0; i < dim / 2; ++i) {
-    rope.inv_freq.push_back(
-        std::pow(10000.f, -2.f * static_cast<float>(i) / static_cast<float>(dim)));
-  }
-  return rope;
 }
 
 TEST(Center, KeepsTheStrongestPairs) {
