@@ -42,7 +42,8 @@ Status Measure(const std::string& preset, int layers, int heads, int dim) {
   config.head_dim = dim;
   config.formats.assign(static_cast<size_t>(layers) * heads, format);
   for (int i = 0; i < dim / 2; ++i) {
-    config.rope.inv_freq.push_back(std::pow(10000.f, -2.f * static_cast<float>(i) / dim));
+    config.rope.inv_freq.push_back(
+        std::pow(10000.f, -2.f * static_cast<float>(i) / static_cast<float>(dim)));
   }
   std::mt19937 rng(1);
   std::normal_distribution<float> normal;
@@ -72,9 +73,10 @@ Status Measure(const std::string& preset, int layers, int heads, int dim) {
     steps.push_back(Seconds(step));
   }
   std::sort(steps.begin(), steps.end());
-  std::printf("%-22s prefill %8.1f us a token   step median %8.1f us  99 %% %8.1f us  max %8.1f us\n",
-              preset.c_str(), prefill * 1e6, steps[kSteps / 2] * 1e6,
-              steps[kSteps * 99 / 100] * 1e6, steps.back() * 1e6);
+  std::printf(
+      "%-22s prefill %8.1f us a token   step median %8.1f us  99 %% %8.1f us  max %8.1f us\n",
+      preset.c_str(), prefill * 1e6, steps[kSteps / 2] * 1e6, steps[kSteps * 99 / 100] * 1e6,
+      steps.back() * 1e6);
   return OkStatus();
 }
 

@@ -17,7 +17,8 @@ namespace {
 class MeanBeforeRope {
  public:
   MeanBeforeRope(const Architecture& arch, int heads)
-      : arch_(arch), heads_(heads),
+      : arch_(arch),
+        heads_(heads),
         sums_(static_cast<size_t>(arch.num_layers) * heads,
               std::vector<double>(static_cast<size_t>(arch.head_dim), 0.0)),
         energy_(sums_.size(), 0.0) {}
