@@ -58,15 +58,19 @@ std::string Range(const char* what, int first, int last) {
   return first == last ? StrCat(what, " ", first) : StrCat(what, "s ", first, "-", last);
 }
 
+// The bindings name every member, so that a new axis does not compile until its text is here: files
+// of different axes must differ.
 std::string AxesText(const Codec& c) {
-  const std::string group = c.group_len == kGroupHead ? "head" : StrCat(c.group_len);
-  return StrCat(c.bits, " bits, rotate ", Name(c.rotate), ", group ", group, ", scale ",
-                Name(c.scale), ", zero ", Name(c.zero), ", codebook ", Name(c.codebook), ", gain ",
-                Name(c.gain), ", center ", Name(c.center));
+  const auto& [bits, rotate, group_len, scale, zero, codebook, gain, center] = c;
+  const std::string group = group_len == kGroupHead ? "head" : StrCat(group_len);
+  return StrCat(bits, " bits, rotate ", Name(rotate), ", group ", group, ", scale ", Name(scale),
+                ", zero ", Name(zero), ", codebook ", Name(codebook), ", gain ", Name(gain),
+                ", center ", Name(center));
 }
 
 std::string FormatText(const HeadFormat& f) {
-  return StrCat(PresetName(f), "; K ", AxesText(f.k), "; V ", AxesText(f.v));
+  const auto& [k, v] = f;
+  return StrCat(PresetName(f), "; K ", AxesText(k), "; V ", AxesText(v));
 }
 
 uint64_t CentersHash(const CacheConfig& config) {
@@ -107,12 +111,24 @@ std::pair<std::string, std::string> FirstDifference(std::string_view a, std::str
   return {};
 }
 
-// Codes may be any bits; scales that are not finite would turn into codes of other blocks.
-bool Finite(const std::byte* floats, size_t bytes) {
+// Codes of 8 bits may be any; scales and 16-bit values must be such as a write makes them, or the
+// arithmetic of sealing would leave its range.
+bool ScalesAreSane(const std::byte* scales, size_t bytes) {
+  // A rotation may gather the length of a whole row in one channel.
+  const float most = kMaxRowValue * std::sqrt(static_cast<float>(kMaxHeadDim)) / 126;
   for (size_t i = 0; i < bytes; i += sizeof(float)) {
     float scale;
-    std::memcpy(&scale, floats + i, sizeof scale);
-    if (!std::isfinite(scale)) return false;
+    std::memcpy(&scale, scales + i, sizeof scale);
+    if (!(scale >= 0 && scale <= most)) return false;
+  }
+  return true;
+}
+
+bool ValuesAreSane(const std::byte* values, size_t bytes, int bits) {
+  for (size_t i = 0; bits == 16 && i < bytes; i += sizeof(f16_t)) {
+    f16_t value;
+    std::memcpy(&value, values + i, sizeof value);
+    if (!std::isfinite(F32FromF16(value))) return false;
   }
   return true;
 }
@@ -121,9 +137,12 @@ bool OpenSlotIsSane(const KvCache& cache, const std::byte* slot) {
   for (int layer = 0; layer < cache.config().num_layers; ++layer) {
     for (int head = 0; head < cache.config().num_kv_heads; ++head) {
       const KvCache::HeadLayout& l = cache.layout(layer, head);
+      const OpenLayout& o = l.open;
       const std::byte* part = slot + l.open_offset;
-      if (!Finite(part + l.open.k_scales, l.open.v_values - l.open.k_scales) ||
-          !Finite(part + l.open.v_scales, l.open.bytes - l.open.v_scales)) {
+      if (!ValuesAreSane(part + o.k_values, o.k_scales - o.k_values, o.k_bits) ||
+          !ScalesAreSane(part + o.k_scales, o.v_values - o.k_scales) ||
+          !ValuesAreSane(part + o.v_values, o.v_scales - o.v_values, o.v_bits) ||
+          !ScalesAreSane(part + o.v_scales, o.bytes - o.v_scales)) {
         return false;
       }
     }
