@@ -220,28 +220,31 @@ Result<SeqId> KvCache::Import(int64_t length, std::span<const BlockBytes> blocks
   return id;
 }
 
-std::string DescribeFormats(const CacheConfig& c) {
-  const int heads = c.num_kv_heads;
-  const auto at = [&](int layer, int head) -> const HeadFormat& {
-    return c.formats[static_cast<size_t>(layer) * heads + head];
+std::string DescribeFormats(const CacheConfig& config) {
+  // All members, for the same reason as in AxesText. RoPE is part of the model's structure;
+  // max_bytes and log change no slot.
+  const auto& [num_layers, heads, head_dim, recent_len, sink_len, rollback_len, recent, formats,
+               rope, centers, seed, max_bytes, log] = config;
+  const auto at = [&config](int layer, int head) -> const HeadFormat& {
+    return config.formats[static_cast<size_t>(layer) * config.num_kv_heads + head];
   };
   bool centered = false;
-  for (const HeadFormat& f : c.formats) centered |= f.k.center != Center::kNone;
+  for (const HeadFormat& f : formats) centered |= f.k.center != Center::kNone;
   std::string out =
-      StrCat("shape: ", c.num_layers, " layers x ", heads, " KV heads x head_dim ", c.head_dim,
-             "\nwindow: ", RoundUp(c.recent_len, kPageLen), " recent tokens at ",
-             c.recent == RecentType::kQ8 ? "q8" : "f16", ", first ", RoundUp(c.sink_len, kPageLen),
-             ", rollback ", c.rollback_len, "\nrotation seed: ", c.seed,
-             "\ncentres: ", centered ? Hex(CentersHash(c)) : "none", "\n");
-  for (int layer = 0; layer < c.num_layers;) {
+      StrCat("shape: ", num_layers, " layers x ", heads, " KV heads x head_dim ", head_dim,
+             "\nwindow: ", RoundUp(recent_len, kPageLen), " recent tokens at ",
+             recent == RecentType::kQ8 ? "q8" : "f16", ", first ", RoundUp(sink_len, kPageLen),
+             ", rollback ", rollback_len, "\nrotation seed: ", seed,
+             "\ncentres: ", centered ? Hex(CentersHash(config)) : "none", "\n");
+  for (int layer = 0; layer < num_layers;) {
     int end = layer + 1;
     const auto same_as_first = [&](int other) {
-      for (int h = 0; h < heads; ++h) {
+      for (int h = 0; h < config.num_kv_heads; ++h) {
         if (!(at(layer, h) == at(other, h))) return false;
       }
       return true;
     };
-    while (end < c.num_layers && same_as_first(end)) ++end;
+    while (end < num_layers && same_as_first(end)) ++end;
     for (int head = 0; head < heads;) {
       int head_end = head + 1;
       while (head_end < heads && at(layer, head) == at(layer, head_end)) ++head_end;
