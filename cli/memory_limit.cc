@@ -10,6 +10,7 @@
 
 #include "cli/plan_model.h"
 #include "turboquant/base/file.h"
+#include "turboquant/base/thread_pool.h"
 #include "turboquant/calibrate/profile.h"
 #include "turboquant/plan/survey.h"
 
@@ -126,6 +127,7 @@ Status CheckMemory(const ModelFlags& model, const KvFlags& kv, int64_t context,
   TQ_ASSIGN_OR_RETURN(const CacheFormat format, FormatOfRun(*spec, path, kv, context));
   PlanOptions options;
   options.machine = machine;
+  options.threads = model.threads > 0 ? model.threads : NumPhysicalCores();
   const Result<Planner> planner = Planner::Create(*spec, format, options);
   if (!planner.ok()) return OkStatus();
   const size_t needed = planner->TotalBytes(context, 1);

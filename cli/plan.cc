@@ -12,6 +12,7 @@
 #include "cli/plan_output.h"
 #include "cli/plan_traffic.h"
 #include "turboquant/base/file.h"
+#include "turboquant/base/thread_pool.h"
 #include "turboquant/plan/survey.h"
 
 namespace tq::cli {
@@ -176,6 +177,7 @@ Result<int> RunPlan(const PlanFlags& flags) {
   PlanOptions options;
   TQ_ASSIGN_OR_RETURN(options.machine, ChooseMachine(flags));
   TQ_RETURN_IF_ERROR(ApplyBandwidth(flags.bandwidth, &options.machine));
+  options.threads = flags.model.threads > 0 ? flags.model.threads : NumPhysicalCores();
   options.num_devices = flags.devices;
   options.chunk_len = flags.chunk;
   options.shared_prefix = flags.shared_prefix;
@@ -213,6 +215,8 @@ Command AddPlan(CLI::App& app) {
   command->add_option("--device", flags->device,
                       "host, a name such as h200 or rtx4090, or a size such as 24GiB");
   command->add_option("--devices", flags->devices, "Devices that share heads and weights");
+  command->add_option("--threads", flags->model.threads,
+                      "Threads of the host; 0 = one per physical core");
   command->add_option("--memory-limit", flags->memory_limit,
                       "With --device host: memory instead of what is available");
   command->add_option("--bandwidth", flags->bandwidth,

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <iostream>
 #include <iterator>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -127,6 +128,7 @@ class Runner {
     TQ_ASSIGN_OR_RETURN(session_, Session::Create(*loaded_.model, choice_.config, context_));
     TQ_RETURN_IF_ERROR(LoadCache());
     Status status = flags_.chat ? Chat() : Complete();
+    session_->KeepPrefixes(0);
     const bool interrupted = InterruptFlag().load();
     if (interrupted && status.code() == StatusCode::kCancelled) status = OkStatus();
     if (!status.ok()) return status;
@@ -240,24 +242,22 @@ class Runner {
     if (loaded_tokens_ > 0 && prompt_tokens_ + generated_tokens_ == 0) {
       TQ_RETURN_IF_ERROR(CheckLoaded(tokens));
     }
-    size_t keep = CommonPrefix(session_->tokens(), tokens);
-    const bool have_logits =
-        static_cast<int64_t>(keep) == session_->length() && !session_->last_logits().empty();
-    if (keep == tokens.size() && keep > 0 && !have_logits) --keep;  // read again for its logits
-    if (static_cast<int64_t>(keep) < session_->length()) {
-      TQ_ASSIGN_OR_RETURN(const TruncateResult truncated,
-                          session_->Truncate(static_cast<int64_t>(keep)));
-      (void)truncated;  // a turn that is re-opened from its codes answers as well
-    }
-    const std::span<const TokenId> fresh(tokens.data() + keep, tokens.size() - keep);
-    if (!fresh.empty() || keep == 0) {
+    TQ_ASSIGN_OR_RETURN(const int64_t keep, session_->StartFrom(tokens));
+    const auto fresh = std::span(tokens).subspan(static_cast<size_t>(keep));
+    if (!fresh.empty()) {
       ProgressBar progress(flags_.output.quiet || fresh.size() < 512);
       const auto start = std::chrono::steady_clock::now();
       const Status status = session_->Prefill(fresh, {}, progress.sink(), &InterruptFlag());
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
       prefill_seconds_ += took.count();
-      prompt_tokens_ += session_->length() - static_cast<int64_t>(keep);  // fewer after Ctrl-C
+      prompt_tokens_ += session_->length() - keep;  // fewer after Ctrl-C
       TQ_RETURN_IF_ERROR(status);
+    }
+    if (!prompt_) {
+      // The next prompt may spell the answer with other tokens: then it is read again from here,
+      // where the window is still exact. One boundary is enough.
+      session_->KeepPrefixes(std::numeric_limits<size_t>::max());
+      (void)session_->MarkBoundary();  // an inexact sequence has none
     }
     if (flags_.max_tokens == 0) {
       finish_reason_ = FinishReason::kLength;

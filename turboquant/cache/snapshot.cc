@@ -58,18 +58,21 @@ std::string Range(const char* what, int first, int last) {
   return first == last ? StrCat(what, " ", first) : StrCat(what, "s ", first, "-", last);
 }
 
+// The bindings name every member, so that a new axis does not compile until its text is here: files
+// of different axes must differ.
 std::string AxesText(const Codec& c) {
-  const std::string group = c.group_len == kGroupHead ? "head" : StrCat(c.group_len);
-  return StrCat(Name(c.type), " ", c.bits, " bits, rotate ", Name(c.rotate), ", group ", group,
-                ", scale ", Name(c.scale), ", zero ", Name(c.zero), ", codebook ", Name(c.codebook),
-                ", gain ", Name(c.gain), ", center ", Name(c.center));
+  const auto& [type, bits, rotate, group_len, scale, zero, codebook, gain, center] = c;
+  const std::string group = group_len == kGroupHead ? "head" : StrCat(group_len);
+  return StrCat(Name(type), " ", bits, " bits, rotate ", Name(rotate), ", group ", group,
+                ", scale ", Name(scale), ", zero ", Name(zero), ", codebook ", Name(codebook),
+                ", gain ", Name(gain), ", center ", Name(center));
 }
 
 std::string FormatText(const HeadFormat& f) {
-  const std::string anchors = f.anchors > 0
-                                  ? StrCat("; ", f.anchors, " anchors of ", f.anchor_bits, " bits")
-                                  : std::string();
-  return StrCat(PresetName(f), "; K ", AxesText(f.k), "; V ", AxesText(f.v), anchors);
+  const auto& [k, v, anchors, anchor_bits] = f;
+  const std::string anchor_text =
+      anchors > 0 ? StrCat("; ", anchors, " anchors of ", anchor_bits, " bits") : std::string();
+  return StrCat(PresetName(f), "; K ", AxesText(k), "; V ", AxesText(v), anchor_text);
 }
 
 // Of everything that comes from a profile's tensors: RoPE, centres, matrices, books, mean queries.
@@ -120,12 +123,25 @@ std::pair<std::string, std::string> FirstDifference(std::string_view a, std::str
   return {};
 }
 
-// Codes may be any bits; scales that are not finite would turn into codes of other blocks.
-bool Finite(const std::byte* floats, size_t bytes) {
+// Codes of 8 bits may be any, fp8 included; scales and 16-bit values must be such as a write makes
+// them, or the arithmetic of sealing would leave its range.
+bool ScalesAreSane(const std::byte* scales, size_t bytes) {
+  // A rotation may gather the length of a whole row in one channel.
+  const float most = kMaxRowValue * std::sqrt(static_cast<float>(kMaxHeadDim)) / 126;
   for (size_t i = 0; i < bytes; i += sizeof(float)) {
     float scale;
-    std::memcpy(&scale, floats + i, sizeof scale);
-    if (!std::isfinite(scale)) return false;
+    std::memcpy(&scale, scales + i, sizeof scale);
+    if (!(scale >= 0 && scale <= most)) return false;
+  }
+  return true;
+}
+
+bool ValuesAreSane(const std::byte* values, size_t bytes, ValueType type) {
+  for (size_t i = 0; OpenBits(type) == 16 && i < bytes; i += sizeof(uint16_t)) {
+    uint16_t value;
+    std::memcpy(&value, values + i, sizeof value);
+    const float f = type == ValueType::kBF16 ? F32FromBF16(value) : F32FromF16(value);
+    if (!std::isfinite(f)) return false;
   }
   return true;
 }
@@ -134,9 +150,12 @@ bool OpenSlotIsSane(const KvCache& cache, const std::byte* slot) {
   for (int layer = 0; layer < cache.config().num_layers; ++layer) {
     for (int head = 0; head < cache.config().num_kv_heads; ++head) {
       const KvCache::HeadLayout& l = cache.layout(layer, head);
+      const OpenLayout& o = l.open;
       const std::byte* part = slot + l.open_offset;
-      if (!Finite(part + l.open.k_scales, l.open.v_values - l.open.k_scales) ||
-          !Finite(part + l.open.v_scales, l.open.bytes - l.open.v_scales)) {
+      if (!ValuesAreSane(part + o.k_values, o.k_scales - o.k_values, o.k_type) ||
+          !ScalesAreSane(part + o.k_scales, o.v_values - o.k_scales) ||
+          !ValuesAreSane(part + o.v_values, o.v_scales - o.v_values, o.v_type) ||
+          !ScalesAreSane(part + o.v_scales, o.bytes - o.v_scales)) {
         return false;
       }
     }
@@ -225,33 +244,36 @@ Result<SeqId> KvCache::Import(int64_t length, std::span<const BlockBytes> blocks
   return id;
 }
 
-std::string DescribeFormats(const CacheConfig& c) {
-  const int heads = c.num_kv_heads;
-  const auto at = [&](int layer, int head) -> const HeadFormat& {
-    return c.formats[static_cast<size_t>(layer) * heads + head];
+std::string DescribeFormats(const CacheConfig& config) {
+  // All members, for the same reason as in AxesText. RoPE is part of the model's structure;
+  // max_bytes and log change no slot.
+  const auto& [num_layers, heads, head_dim, recent_len, sink_len, rollback_len, recent, formats,
+               rope, centers, tensors, seed, max_bytes, log] = config;
+  const auto at = [&config](int layer, int head) -> const HeadFormat& {
+    return config.formats[static_cast<size_t>(layer) * config.num_kv_heads + head];
   };
-  bool has_tensors = false;
-  for (const HeadFormat& f : c.formats) {
-    has_tensors |= f.k.center != Center::kNone || f.anchors > 0;
+  bool calibrated = false;
+  for (const HeadFormat& f : formats) {
+    calibrated |= f.k.center != Center::kNone || f.anchors > 0;
     for (const Codec* codec : {&f.k, &f.v}) {
-      has_tensors |= codec->rotate == Rotate::kMatrix || codec->codebook == Codebook::kCalibrated;
+      calibrated |= codec->rotate == Rotate::kMatrix || codec->codebook == Codebook::kCalibrated;
     }
   }
   std::string out =
-      StrCat("shape: ", c.num_layers, " layers x ", heads, " KV heads x head_dim ", c.head_dim,
-             "\nwindow: ", RoundUp(c.recent_len, kPageLen), " recent tokens at ",
-             c.recent == RecentType::kQ8 ? "q8" : "f16", ", first ", RoundUp(c.sink_len, kPageLen),
-             ", rollback ", c.rollback_len, "\nrotation seed: ", c.seed,
-             "\ncalibrated tensors: ", has_tensors ? Hex(TensorsHash(c)) : "none", "\n");
-  for (int layer = 0; layer < c.num_layers;) {
+      StrCat("shape: ", num_layers, " layers x ", heads, " KV heads x head_dim ", head_dim,
+             "\nwindow: ", RoundUp(recent_len, kPageLen), " recent tokens at ",
+             recent == RecentType::kQ8 ? "q8" : "f16", ", first ", RoundUp(sink_len, kPageLen),
+             ", rollback ", rollback_len, "\nrotation seed: ", seed,
+             "\ncalibrated tensors: ", calibrated ? Hex(TensorsHash(config)) : "none", "\n");
+  for (int layer = 0; layer < num_layers;) {
     int end = layer + 1;
     const auto same_as_first = [&](int other) {
-      for (int h = 0; h < heads; ++h) {
+      for (int h = 0; h < config.num_kv_heads; ++h) {
         if (!(at(layer, h) == at(other, h))) return false;
       }
       return true;
     };
-    while (end < c.num_layers && same_as_first(end)) ++end;
+    while (end < num_layers && same_as_first(end)) ++end;
     for (int head = 0; head < heads;) {
       int head_end = head + 1;
       while (head_end < heads && at(layer, head) == at(layer, head_end)) ++head_end;

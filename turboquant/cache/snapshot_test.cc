@@ -138,6 +138,21 @@ TEST_F(SnapshotTest, CentredKeys) {
   EXPECT_NE(s.message().find("it has 'calibrated tensors: "), std::string::npos) << s.message();
 }
 
+TEST_F(SnapshotTest, TheLargestRowsAreRestored) {
+  Driver d(SmallConfig("k3v2"));
+  const SeqId seq = d.cache->NewSequence();
+  const std::vector<float> rows(3 * 2 * 32, 3e38f);  // clamped, and gathered by the rotation
+  ASSERT_TRUE(d.cache->BeginAppend(seq, 3).ok());
+  for (int layer = 0; layer < 2; ++layer) {
+    ASSERT_TRUE(d.cache->AppendLayer(seq, layer, rows.data(), rows.data(), d.pool).ok());
+  }
+  ASSERT_TRUE(d.cache->CommitAppend(seq).ok());
+  const std::string file = Save(d, seq);
+  const auto restored = Parse(file)->Restore(*d.cache, kStructure);
+  ASSERT_TRUE(restored.ok()) << restored.status().ToString();
+  ExpectSameSlots(*d.cache, seq, *d.cache, *restored);
+}
+
 TEST_F(SnapshotTest, InexactStaysInexact) {
   Driver d(SmallConfig("k3v2"));
   const SeqId seq = d.cache->NewSequence();
@@ -375,6 +390,12 @@ TEST_F(SnapshotTest, ForgedFilesAskForNothing) {
               std::memset(&(*f)[f->size() - sizeof(RecordSideInfo)], 0xff, 2);
             }).find("'f': block "),
             0u);
+  for (const float scale : {-1e-3f, 1e17f}) {
+    EXPECT_EQ(refused([&](std::string* f) {
+                std::memcpy(&(*f)[open_at + l.open_offset + l.open.k_scales], &scale, 4);
+              }),
+              "'f': block 0 of 8 has numbers that no block has");
+  }
   EXPECT_EQ(refused([&](std::string* f) { (*f)[24] ^= 1; }),
             "'f' contradicts itself: the hash of its formats is another");
   const std::string foreign =
@@ -383,6 +404,17 @@ TEST_F(SnapshotTest, ForgedFilesAskForNothing) {
   EXPECT_EQ(Parse(foreign).status().code(), StatusCode::kUnsupported);
   d.Append(seq, 100);
   d.ExpectEqualToFresh(seq);
+}
+
+TEST_F(SnapshotTest, SixteenBitRowsAreNumbers) {
+  Driver d(SmallConfig("f16"));
+  const SeqId seq = d.cache->NewSequence();
+  d.Append(seq, 100);
+  const std::string file = Save(d, seq);
+  const size_t at = SectionStart(file, kOpenSection) + d.cache->layout(1, 0).open_offset + 2;
+  const std::string forged = Forge(file, [at](std::string* f) { (*f)[at + 1] = 0x7c; });
+  EXPECT_EQ(Parse(forged)->Restore(*d.cache, kStructure).status().message(),
+            "'f': block 0 of 2 has numbers that no block has");
 }
 
 TEST_F(SnapshotTest, OpenReadsFiles) {

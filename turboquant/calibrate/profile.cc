@@ -521,29 +521,38 @@ std::string Profile::ToJson() const {
   d["seed"] = seed;
   d["k"] = CodecToJson(common.k, Side::kK);
   d["v"] = CodecToJson(common.v, Side::kV);
-  j["layers"] = Json::array();
+  // What deviates, with the layers in which the same heads deviate alike.
+  struct Override {
+    int first_head, last_head;
+    HeadFormat format;
+    std::vector<int> layers;
+  };
+  std::vector<Override> overrides;
   for (int layer = 0; layer < model.num_layers; ++layer) {
-    for (int head = 0; head < model.num_kv_heads;) {
-      const HeadFormat& f = formats[static_cast<size_t>(layer) * model.num_kv_heads + head];
-      int last = head;
-      while (last + 1 < model.num_kv_heads &&
-             formats[static_cast<size_t>(layer) * model.num_kv_heads + last + 1] == f) {
-        ++last;
-      }
-      if (f != common) {
-        Json e;
-        e["layers"] = std::to_string(layer);
-        if (last - head + 1 < model.num_kv_heads) {
-          e["heads"] = last > head ? StrCat(head, "-", last) : std::to_string(head);
-        }
-        if (f.k != common.k) e["k"] = CodecToJson(f.k, Side::kK);
-        if (f.v != common.v) e["v"] = CodecToJson(f.v, Side::kV);
-        if (f.anchors != common.anchors) e["anchors_per_page"] = f.anchors;
-        if (f.anchor_bits != common.anchor_bits) e["anchor_bits"] = f.anchor_bits;
-        j["layers"].push_back(e);
-      }
-      head = last + 1;
+    const HeadFormat* row = &formats[static_cast<size_t>(layer) * model.num_kv_heads];
+    for (int head = 0, last; head < model.num_kv_heads; head = last + 1) {
+      for (last = head; last + 1 < model.num_kv_heads && row[last + 1] == row[head];) ++last;
+      if (row[head] == common) continue;
+      auto it = std::find_if(overrides.begin(), overrides.end(), [&](const Override& o) {
+        return o.first_head == head && o.last_head == last && o.format == row[head];
+      });
+      if (it == overrides.end()) it = overrides.insert(it, {head, last, row[head], {}});
+      it->layers.push_back(layer);
     }
+  }
+  j["layers"] = Json::array();
+  for (const Override& o : overrides) {
+    Json e;
+    e["layers"] = FormatIndexList(o.layers);
+    if (o.last_head - o.first_head + 1 < model.num_kv_heads) {
+      e["heads"] = o.last_head > o.first_head ? StrCat(o.first_head, "-", o.last_head)
+                                              : std::to_string(o.first_head);
+    }
+    if (o.format.k != common.k) e["k"] = CodecToJson(o.format.k, Side::kK);
+    if (o.format.v != common.v) e["v"] = CodecToJson(o.format.v, Side::kV);
+    if (o.format.anchors != common.anchors) e["anchors_per_page"] = o.format.anchors;
+    if (o.format.anchor_bits != common.anchor_bits) e["anchor_bits"] = o.format.anchor_bits;
+    j["layers"].push_back(e);
   }
   if (quality) {
     j["quality"] = {{"held_out_tokens", quality->held_out_tokens},

@@ -46,6 +46,23 @@ TEST(Profile, SetsFormatsPerLayerAndHead) {
   EXPECT_EQ(p->Describe(), "4 layers x 2 KV heads: 5 k4v2, 2 k3v2, 1 k4v16; window 128, sinks 4");
 }
 
+TEST(Profile, EqualLayersAreWrittenAsOneRange) {
+  Profile p = *Profile::Parse(kJson, "", "p");
+  const std::string json = p.ToJson();  // layers 0, 2 and 3 are the common ones now
+  EXPECT_NE(json.find(R"("layers": "1",)"), std::string::npos) << json;
+  EXPECT_NE(json.find(R"("layers": "3",)"), std::string::npos) << json;
+  p.model.num_layers = 10;
+  p.formats.assign(20, *ParsePreset("k3v2"));
+  for (const int layer : {1, 2, 3, 7}) p.formats[2 * layer + 1] = *ParsePreset("k4v2");
+  for (const int layer : {5, 6}) {
+    p.formats[2 * layer] = p.formats[2 * layer + 1] = *ParsePreset("k4v2");
+  }
+  const std::string merged = p.ToJson();
+  EXPECT_NE(merged.find(R"("layers": "1-3,7",)"), std::string::npos) << merged;
+  EXPECT_NE(merged.find(R"("layers": "5-6",)"), std::string::npos) << merged;
+  EXPECT_EQ(Profile::Parse(merged, "", "again")->formats, p.formats);
+}
+
 TEST(Profile, RoundTripsThroughAFolder) {
   Profile p = *Profile::Parse(kJson, "", "p");
   for (int i = 0; i < 8; ++i) {

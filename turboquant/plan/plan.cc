@@ -41,6 +41,9 @@ constexpr int kNodesPerLayer = 10;
 constexpr size_t kTableBytesPerBlock = 128;
 // Blocks whose softmax sums are kept apart in a decode step on the host (attention/).
 constexpr int64_t kRangeBlocks = 8;
+// Tasks for each thread from which attention does not split blocks further; bytes of a query value
+// as float and as digits of 8 and 16 bit.
+constexpr int kTasksPerThread = 4, kDigitBytes = 7;
 
 int64_t RowsOf(const PlanOptions& o, int64_t context, int64_t batch) {
   return std::max(batch, std::min<int64_t>(o.chunk_len, context));
@@ -157,11 +160,22 @@ std::vector<MemoryLine> Planner::FixedLines(int64_t context, int64_t batch) cons
   }
   if (heads > 0 && spec_.num_q_heads > 0) {
     const int64_t group = DivCeil<int64_t>(spec_.num_q_heads, heads);
-    const int64_t ranges = DivCeil<int64_t>(context, kPageLen * kRangeBlocks) * batch;
-    const int64_t state = 2 * RoundUp<int64_t>(group, 16) + group * padded;
-    lines.push_back({"attention sums",
-                     static_cast<size_t>(ranges * DivCeil(heads, devices) * state * 4),
-                     StrCat("of ", kRangeBlocks, " blocks each"), false});
+    const int64_t ranges = DivCeil<int64_t>(context, kPageLen * kRangeBlocks);
+    // One query of each sequence, or on the host a chunk of prefill: where its tiles are too few to
+    // keep the threads busy, each splits its blocks too, and all their sums are kept.
+    int64_t tasks = DivCeil(heads, devices) * batch, queries = 1;
+    const int64_t tiles = DivCeil<int64_t>(std::min<int64_t>(rows, context), kPageLen);
+    if (host && tiles * heads < int64_t{kTasksPerThread} * options_.threads) {
+      tasks = std::max(tasks, tiles * heads);
+      queries = std::min<int64_t>(kPageLen, context);
+    }
+    const int64_t state_rows = group * queries;
+    const int64_t state = 2 * RoundUp<int64_t>(state_rows, 16) + state_rows * padded;
+    const int64_t digits = host ? state_rows * padded * kDigitBytes : 0;
+    lines.push_back({"attention sums", static_cast<size_t>(tasks * (ranges * state * 4 + digits)),
+                     StrCat(queries, queries == 1 ? " query" : " queries", " x ", group,
+                            " heads, a range of ", kRangeBlocks, " blocks each"),
+                     false});
   }
   if (host) {
     const auto vocab = static_cast<size_t>(spec_.vocab_size);
