@@ -2,13 +2,16 @@
 // which choose anchors. One preset for all heads; no bit allocation.
 //
 //   mean_profile MODEL.gguf PRESET TEXT TOKENS OUT.tqprofile
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <numeric>
 
 #include "runtime/engine/session.h"
 #include "turboquant/base/file.h"
 #include "turboquant/calibrate/profile.h"
+#include "turboquant/codec/decode.h"
 
 namespace tq {
 namespace {
@@ -66,6 +69,31 @@ class MeanBeforeRope {
   size_t tokens_ = 0;
 };
 
+// The keys of the session's only sequence, from its open rows.
+void AddKeys(const KvCache& cache, int64_t num_tokens, MeanBeforeRope* keys) {
+  const SeqId seq = 1;
+  const int heads = cache.config().num_kv_heads, dim = cache.config().head_dim;
+  std::vector<float> head_rows(static_cast<size_t>(kPageLen) * dim), rows(head_rows.size() * heads);
+  for (int layer = 0; layer < cache.config().num_layers; ++layer) {
+    for (int64_t b = 0; b * kPageLen < num_tokens; ++b) {
+      for (int h = 0; h < heads; ++h) {
+        const KvCache::HeadLayout& l = cache.layout(layer, h);
+        DecodeOpenSide({Side::kK, dim, l.open.k_type,
+                        cache.OpenSlot(seq, b) + l.open_offset + l.open.k_values, nullptr},
+                       head_rows.data());
+        for (int t = 0; t < kPageLen; ++t) {
+          std::copy_n(&head_rows[static_cast<size_t>(t) * dim], dim,
+                      &rows[(static_cast<size_t>(t) * heads + h) * dim]);
+        }
+      }
+      std::vector<int64_t> positions(
+          static_cast<size_t>(std::min<int64_t>(kPageLen, num_tokens - b * kPageLen)));
+      std::iota(positions.begin(), positions.end(), b * kPageLen);
+      keys->Add(layer, positions, rows.data());
+    }
+  }
+}
+
 Status Run(int argc, char** argv) {
   if (argc != 6) {
     return InvalidArgument("usage: mean_profile MODEL.gguf PRESET TEXT TOKENS OUT.tqprofile");
@@ -84,17 +112,23 @@ Status Run(int argc, char** argv) {
   }
 
   MeanBeforeRope keys(arch, arch.num_kv_heads), queries(arch, arch.num_q_heads);
-  model->SetObserver([&](int layer, std::span<const int64_t> positions, const float* q,
-                         const float* k, const float*) {
-    queries.Add(layer, positions, q);
-    keys.Add(layer, positions, k);
+  std::vector<int64_t> positions;
+  model->set_attention_probe([&](int layer, const KvCache&, std::span<const AttentionItem> items) {
+    for (const AttentionItem& item : items) {
+      positions.resize(static_cast<size_t>(item.num_tokens));
+      std::iota(positions.begin(), positions.end(), item.first_pos);
+      queries.Add(layer, positions, item.q);
+    }
   });
   const int64_t window = std::min<int64_t>(arch.context_len, 2048);
   for (int64_t from = 0; from < total; from += window) {
     const int64_t n = std::min(window, total - from);
-    TQ_ASSIGN_OR_RETURN(auto session, Session::Create(*model, model->MakeCacheConfig(), window));
+    CacheConfig config = model->MakeCacheConfig();  // f16 everywhere
+    config.recent_len = static_cast<int>(window);   // all rows stay open
+    TQ_ASSIGN_OR_RETURN(auto session, Session::Create(*model, config, window));
     TQ_RETURN_IF_ERROR(session->Prefill(
         std::span(tokens).subspan(static_cast<size_t>(from), static_cast<size_t>(n))));
+    AddKeys(session->cache(), n, &keys);
     std::fprintf(stderr, "%lld of %lld tokens\n", static_cast<long long>(from + n),
                  static_cast<long long>(total));
   }

@@ -125,8 +125,8 @@ Status LlamaModel::RunLayers(KvCache& cache, std::span<const ForwardItem> items,
     b.Linear(qkv, normed, rows);
     b.ApplyRope(q, a.num_q_heads, a.head_dim);
     b.ApplyRope(k, a.num_kv_heads, a.head_dim);
-    if (observer_) observer_(l, batch.positions, q, k, v);
     TQ_RETURN_IF_ERROR(b.Append(cache, l, appends));
+    if (attention_probe_) attention_probe_(l, cache, queries);
     TQ_RETURN_IF_ERROR(b.Attend(cache, l, params, queries));
     const LinearPart o[] = {{w.o, w.o_bias, normed}};
     b.Linear(o, attended, rows);

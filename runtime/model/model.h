@@ -6,9 +6,11 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/formats/gguf.h"
+#include "turboquant/attention/attention.h"
 #include "turboquant/base/sinks.h"
 #include "turboquant/base/status.h"
 #include "turboquant/base/thread_pool.h"
@@ -37,11 +39,6 @@ struct ForwardItem {
   std::span<const int32_t> tokens;  // appended to the sequence
   bool all_logits = false;          // logits for every token, else for the last only
 };
-
-// Sees q, k and v of one layer of a forward pass, after bias, norms and RoPE and before the cache:
-// [positions.size()][heads][head_dim], in memory of the host. For calibration.
-using LayerObserver = std::function<void(int layer, std::span<const int64_t> positions,
-                                         const float* q, const float* k, const float* v)>;
 
 struct WeightInfo {
   size_t bytes = 0;   // resident after load (mapped pages that were repacked count once)
@@ -72,8 +69,11 @@ class Model {
   virtual Status Forward(KvCache& cache, std::span<const ForwardItem> items,
                          std::vector<float>* logits) = 0;
 
-  // Called in every layer of every forward pass until it is replaced; an empty one ends that.
-  void SetObserver(LayerObserver observer) { observer_ = std::move(observer); }
+  // Sees the queries of every layer before their attention, with their keys in the cache: for
+  // measurements on the host. An empty function takes it away.
+  using AttentionProbe =
+      std::function<void(int layer, const KvCache& cache, std::span<const AttentionItem> items)>;
+  void set_attention_probe(AttentionProbe probe) { attention_probe_ = std::move(probe); }
 
   // xxh3 over architecture, shapes, RoPE, vocabulary: what a profile must match
   // (docs/formats/profile.md).
@@ -82,7 +82,7 @@ class Model {
  protected:
   Architecture arch_;
   std::unique_ptr<GgufFile> file_;
-  LayerObserver observer_;
+  AttentionProbe attention_probe_;
 };
 
 }  // namespace tq
