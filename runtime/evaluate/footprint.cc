@@ -32,7 +32,8 @@ CacheBytes CacheFootprint(const CacheConfig& config, int64_t tokens) {
       CountBlocks({config.recent_len, config.sink_len, config.rollback_len, config.recent}, tokens);
   bytes.payload = static_cast<size_t>(blocks.sealed) * (block.sealed - block.sealed_scales);
   bytes.scales = static_cast<size_t>(blocks.sealed) * block.sealed_scales;
-  bytes.window = static_cast<size_t>(blocks.open()) * block.open;
+  bytes.window = static_cast<size_t>(blocks.open()) * block.open +
+                 static_cast<size_t>(blocks.ahead) * block.ahead();
   if (UsesCenter(config)) bytes.tables = CenterTableBytes(config.rope.inv_freq.size(), tokens);
   return bytes;
 }

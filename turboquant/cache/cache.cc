@@ -155,6 +155,11 @@ KvCache::KvCache(CacheConfig config) : config_(std::move(config)) {
     sealed_slot_bytes_ += SideInfoBytes(l.format);
     sealed_scale_bytes_ += SideInfoBytes(l.format);
   }
+  // Without a window a block is sealed as soon as it is full; float rows are only copied.
+  seals_ahead_ =
+      rule_.recent_blocks > 0 &&
+      std::any_of(config_.formats.begin(), config_.formats.end(),
+                  [](const HeadFormat& f) { return !f.k.is_float() || !f.v.is_float(); });
   open_pool_ = BlockPool(open_slot_bytes_);
   sealed_pool_ = BlockPool(sealed_slot_bytes_);
   if (need_rope) center_table_ = CenterTable(config_.rope);
@@ -237,6 +242,11 @@ int64_t KvCache::FirstOpenBlock(int64_t len) const {
   return std::max<int64_t>(0, query_block - rule_.recent_blocks);
 }
 
+int64_t KvCache::AheadBlock(int64_t len) const {
+  const int64_t block = (len - 1) / kPageLen - rule_.recent_blocks;
+  return seals_ahead_ && block >= rule_.sink_blocks ? block : -1;
+}
+
 Status KvCache::BeginAppend(SeqId seq, int n) {
   TQ_ASSIGN_OR_RETURN(Sequence * s, Find(seq));
   if (n <= 0) return InvalidArgument("cache: cannot append ", n, " tokens");
@@ -259,7 +269,10 @@ Status KvCache::BeginAppend(SeqId seq, int n) {
     to_seal.push_back(b);
   }
   const size_t open_slots = static_cast<size_t>(num_blocks - old_blocks) + (copy_last ? 1 : 0);
-  const size_t more = open_slots * open_slot_bytes_ + to_seal.size() * sealed_slot_bytes_;
+  const int64_t ahead_block = AheadBlock(new_len);
+  const bool new_ahead = ahead_block >= 0 && s->ahead.slot.size() == 0;
+  const size_t more =
+      open_slots * open_slot_bytes_ + (to_seal.size() + (new_ahead ? 1 : 0)) * sealed_slot_bytes_;
   const size_t held = Bytes().total();
   if (config_.max_bytes != 0 && held + more > config_.max_bytes) {
     return ResourceExhausted("cache: ", n, " more tokens need ", more, " bytes beside ", held,
@@ -323,6 +336,18 @@ Status KvCache::BeginAppend(SeqId seq, int n) {
     s->blocks[static_cast<size_t>(to_seal[i])].sealed = sealed[i];
   }
   s->newly_sealed = std::move(to_seal);
+  Sequence::Ahead& ahead = s->ahead;
+  s->sealed_ahead.clear();
+  if (!s->sealing.empty() && s->sealing.front() == ahead.block) {
+    const SlotId slot = s->blocks[static_cast<size_t>(ahead.block)].sealed;
+    std::copy_n(ahead.slot.data(), sealed_slot_bytes_, sealed_pool_.data(slot));
+    s->sealed_ahead = ahead.layers;
+  }
+  if (ahead.block != ahead_block) {
+    ahead.block = ahead_block;
+    ahead.layers.assign(static_cast<size_t>(config_.num_layers), false);
+    if (ahead_block >= 0) ahead.slot.Reserve(sealed_slot_bytes_);
+  }
   s->pending = n;
   s->layer_written.assign(static_cast<size_t>(config_.num_layers), false);
   if (!center_table_.empty()) center_table_.EnsureBlocks(num_blocks);
@@ -383,13 +408,27 @@ Status KvCache::AppendLayer(SeqId seq, int layer, const float* k, const float* v
     counters_ += counters[task];
   }
 
-  pool.ParallelFor(s->sealing.size() * heads, [&](size_t task, int) {
+  const size_t at = static_cast<size_t>(layer);
+  const size_t made =
+      !s->sealed_ahead.empty() && s->sealed_ahead[at] ? 1 : 0;  // of the first block
+  pool.ParallelFor((s->sealing.size() - made) * heads, [&](size_t task, int) {
     const int head = static_cast<int>(task % heads);
-    const int64_t index = s->sealing[task / heads];
+    const int64_t index = s->sealing[made + task / heads];
     const Block& block = s->blocks[static_cast<size_t>(index)];
     SealHead(layout(layer, head), index, open_pool_.data(block.open),
              sealed_pool_.data(block.sealed));
   });
+  // Each layer of the next block has its turn at one of the 64 tokens before.
+  Sequence::Ahead& ahead = s->ahead;
+  const int64_t turn = static_cast<int64_t>(layer) * kPageLen / config_.num_layers;
+  const int64_t in_block = (end - 1) / kPageLen * kPageLen;
+  if (ahead.block >= 0 && !ahead.layers[at] && in_block + turn >= first && in_block + turn < end) {
+    const std::byte* open = open_pool_.data(s->blocks[static_cast<size_t>(ahead.block)].open);
+    pool.ParallelFor(static_cast<size_t>(heads), [&](size_t head, int) {
+      SealHead(layout(layer, static_cast<int>(head)), ahead.block, open, ahead.slot.data());
+    });
+    ahead.layers[at] = true;
+  }
   s->layer_written[static_cast<size_t>(layer)] = true;
   return OkStatus();
 }
@@ -466,6 +505,8 @@ Status KvCache::AbortAppend(SeqId seq) {
   s->pending = 0;
   s->sealing.clear();
   s->newly_sealed.clear();
+  // What was made from rows that are forgotten now, or given away to a slot, is void.
+  s->ahead.block = -1;
   ReleaseBlocksFrom(*s, DivCeil<int64_t>(s->length, kPageLen));
   return OkStatus();
 }
@@ -516,6 +557,7 @@ Result<TruncateResult> KvCache::Truncate(SeqId seq, int64_t len) {
       last.sealed = kNoSlot;
     }
   }
+  if ((s->ahead.block + 1) * kPageLen > len) s->ahead.block = -1;  // its rows will change
   s->length = len;
   s->exact = (s->exact && result.exact) || len == 0;
   return result;
@@ -565,7 +607,14 @@ CacheBytes KvCache::Bytes() const {
   bytes.scales = static_cast<size_t>(sealed_pool_.used()) * sealed_scale_bytes_;
   bytes.payload = sealed - bytes.scales;
   bytes.window = open_pool_.allocated_bytes();
+  bytes.window += ahead_bytes();
   bytes.tables = center_table_.bytes();
+  return bytes;
+}
+
+size_t KvCache::ahead_bytes() const {
+  size_t bytes = 0;
+  for (const auto& [id, s] : sequences_) bytes += s.ahead.slot.size();
   return bytes;
 }
 

@@ -80,7 +80,8 @@ using SeqId = int64_t;
 struct CacheBytes {
   size_t payload = 0;  // codes (and f16 values) of sealed blocks, with their padding
   size_t scales = 0;   // log8 scales and side info of sealed blocks
-  size_t window = 0;   // open blocks: recent window, sinks, blocks kept for rollback
+  size_t window = 0;   // open blocks: recent window, sinks, blocks kept for rollback; and one block
+                       // a sequence that is sealed ahead
   size_t tables = 0;   // centre tables and constants (page tables are not counted: 16 B a block)
   size_t total() const { return payload + scales + window + tables; }
 };
@@ -124,6 +125,8 @@ class KvCache {
   Status AbortAppend(SeqId seq);
 
   CacheBytes Bytes() const;
+  // Of Bytes().window: blocks that are being sealed ahead, one for each sequence beyond its window.
+  size_t ahead_bytes() const;
   // Bytes of an FP16 cache for the same committed tokens (shared prefixes counted once a sequence).
   size_t F16Bytes() const;
   WriteCounters counters() const { return counters_; }
@@ -183,6 +186,14 @@ class KvCache {
     std::vector<bool> layer_written;
     std::vector<int64_t> newly_sealed;  // blocks that got a sealed slot
     std::vector<int64_t> sealing;       // those whose codes are still to be made (no fork had them)
+    std::vector<bool> sealed_ahead;     // layers of the first of these that were made ahead
+    // The block that leaves the window next, made a few layers a token, so that no step of decoding
+    // pays for a whole block. Its codes wait here until it gets a slot.
+    struct Ahead {
+      int64_t block = -1;
+      std::vector<bool> layers;       // done
+      AlignedBuffer<std::byte> slot;  // allocated for the life of the sequence
+    } ahead;
   };
 
   explicit KvCache(CacheConfig config);
@@ -192,6 +203,8 @@ class KvCache {
   int64_t FirstOpenBlock(int64_t len) const;
   void ReleaseBlocksFrom(Sequence& s, int64_t first);
   void ReleaseOpenBehind(Sequence& s);
+  // The block to be made ahead of a sequence of `len` tokens; -1: none.
+  int64_t AheadBlock(int64_t len) const;
   void SealHead(const HeadLayout& l, int64_t block_index, const std::byte* open,
                 std::byte* slot) const;
   void Reopen(Block& b);
@@ -200,6 +213,7 @@ class KvCache {
   PrecisionRule rule_;
   std::vector<HeadLayout> layouts_;
   size_t open_slot_bytes_ = 0, sealed_slot_bytes_ = 0;
+  bool seals_ahead_ = false;
   size_t sealed_scale_bytes_ = 0;  // of one sealed slot: scales and side info
   BlockPool open_pool_, sealed_pool_;
   CenterTable center_table_;

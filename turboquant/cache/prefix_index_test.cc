@@ -54,7 +54,7 @@ PrefixIndex::Hit Compute(Driver& d, PrefixIndex& index, const Tokens& tokens) {
 
 size_t SlotBytes(const KvCache& cache) {
   const CacheBytes b = cache.Bytes();
-  return b.total() - b.tables;
+  return b.total() - b.tables - cache.ahead_bytes();
 }
 
 TEST(PrefixIndex, AHitEqualsAMiss) {

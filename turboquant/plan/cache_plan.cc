@@ -130,7 +130,8 @@ CacheParts CachePlan::At(int64_t tokens, int chunk_len) const {
   const BlockCounts n = CountBlocks(window_, tokens);
   parts.payload = static_cast<size_t>(n.sealed) * (block_.sealed - block_.sealed_scales);
   parts.scales = static_cast<size_t>(n.sealed) * block_.sealed_scales;
-  parts.recent = static_cast<size_t>(n.recent) * block_.open;
+  parts.recent =
+      static_cast<size_t>(n.recent) * block_.open + static_cast<size_t>(n.ahead) * block_.ahead();
   parts.sinks = static_cast<size_t>(n.sinks) * block_.open;
   const int64_t blocks = DivCeil<int64_t>(tokens, kPageLen);
   const int64_t chunk_blocks = DivCeil<int64_t>(std::min<int64_t>(chunk_len, tokens), kPageLen);
@@ -148,7 +149,8 @@ CacheParts CachePlan::At(int64_t tokens, int chunk_len) const {
   const BlockCounts peak = CountBlocksPeak(window_, tokens, chunk_len, block_);
   const size_t held = parts.payload + parts.scales + parts.recent + parts.sinks;
   parts.in_flight += static_cast<size_t>(peak.sealed) * block_.sealed +
-                     static_cast<size_t>(peak.open()) * block_.open - held;
+                     static_cast<size_t>(peak.open()) * block_.open +
+                     static_cast<size_t>(peak.ahead) * block_.ahead() - held;
   return parts;
 }
 

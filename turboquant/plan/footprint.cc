@@ -21,13 +21,15 @@ QueryView ViewAt(const CacheWindow& window, int64_t tokens) {
 }
 
 size_t BytesOf(const BlockCounts& n, const BlockBytes& block) {
-  return static_cast<size_t>(n.sealed) * block.sealed + static_cast<size_t>(n.open()) * block.open;
+  return static_cast<size_t>(n.sealed) * block.sealed + static_cast<size_t>(n.open()) * block.open +
+         static_cast<size_t>(n.ahead) * block.ahead();
 }
 
 }  // namespace
 
 void BlockBytes::Add(const HeadFormat& format, RecentType recent, int head_dim, size_t num_heads) {
   const size_t side = SideInfoBytes(format);
+  quantized |= !(format.k.is_float() && format.v.is_float());
   open += num_heads * OpenLayout::For(format, recent, head_dim).bytes;
   sealed += num_heads * (RecordLayout::For(format, head_dim).bytes + side);
   sealed_scales +=
@@ -42,7 +44,8 @@ BlockCounts CountBlocks(const CacheWindow& window, int64_t tokens) {
   const int64_t recent = DivCeil(window.recent_len, kPageLen);
   const int64_t rollback_query = std::max<int64_t>(0, tokens - window.rollback_len) / kPageLen;
   const int64_t first_open = std::clamp(rollback_query - recent, v.sinks, v.first_recent);
-  return {v.first_recent - v.sinks, v.sinks, v.last + 1 - first_open};
+  const bool ahead = recent > 0 && v.last - recent >= DivCeil(window.sink_len, kPageLen);
+  return {v.first_recent - v.sinks, v.sinks, v.last + 1 - first_open, ahead ? 1 : 0};
 }
 
 BlockCounts CountBlocksRead(const CacheWindow& window, int64_t tokens) {
@@ -61,6 +64,7 @@ BlockCounts CountBlocksPeak(const CacheWindow& window, int64_t tokens, int chunk
         DivCeil<int64_t>(to, kPageLen) - DivCeil<int64_t>(std::max<int64_t>(from, 0), kPageLen);
     during.recent += new_blocks;
     during.sealed = CountBlocks(window, to).sealed;
+    during.ahead = CountBlocks(window, to).ahead;
     if (BytesOf(during, block) > BytesOf(peak, block)) peak = during;
   };
   // The last chunks hold the most: sealed blocks only grow, open ones depend on the remainder.

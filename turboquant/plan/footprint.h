@@ -24,6 +24,9 @@ struct BlockBytes {
   size_t open = 0;           // as 8- or 16-bit rows
   size_t sealed = 0;         // as records, side information included
   size_t sealed_scales = 0;  // of which scales and side information
+  bool quantized = false;    // some head has an integer format
+  // Of the block that is sealed ahead: float rows are only copied, when they are due.
+  size_t ahead() const { return quantized ? sealed : 0; }
   void Add(const HeadFormat& format, RecentType recent, int head_dim, size_t num_heads = 1);
 };
 
@@ -32,6 +35,7 @@ struct BlockCounts {
   int64_t sealed = 0;
   int64_t sinks = 0;   // open for good
   int64_t recent = 0;  // other open blocks
+  int64_t ahead = 0;   // 1: the block that leaves the window next is being sealed
   int64_t open() const { return sinks + recent; }
 };
 
