@@ -5,7 +5,12 @@
 
 #include "cli/common.h"
 #include "cli/kv_choice.h"
+#include "cli/memory_limit.h"
+#include "cli/plan_model.h"
 #include "cli/table.h"
+#include "runtime/formats/gguf_builder.h"
+#include "turboquant/linear/weight.h"
+#include "turboquant/plan/plan.h"
 
 namespace tq::cli {
 namespace {
@@ -150,6 +155,101 @@ TEST(TextTable, AlignsColumns) {
             "f16           -\n"
             "k4v4    0.00125\n"
             "\xC3\xA4             1\n");
+}
+
+// Keys that every architecture has; 64 wide, 4 heads, a vocabulary of 32.
+GgufBuilder PlanGguf(const std::string& arch, uint32_t layers) {
+  GgufBuilder b;
+  b.Text("general.architecture", arch)
+      .U32(arch + ".block_count", layers)
+      .U32(arch + ".embedding_length", 64)
+      .U32(arch + ".feed_forward_length", 128)
+      .U32(arch + ".attention.head_count", 4)
+      .U32(arch + ".context_length", 4096);
+  return b;
+}
+
+Result<ModelSpec> SpecOf(GgufBuilder& builder) {
+  builder.Tensor("token_embd.weight", GgmlType::kF16, {64, 32}, std::string(64 * 32 * 2, '\0'))
+      .Tensor("blk.0.attn_q.weight", GgmlType::kF16, {64, 64}, std::string(64 * 64 * 2, '\0'))
+      .Tensor("blk.0.attn_norm.weight", GgmlType::kF32, {64}, std::string(64 * 4, '\0'));
+  const std::string bytes = builder.Build();
+  const auto file = GgufFile::Parse(std::as_bytes(std::span(bytes)), "t.gguf");
+  if (!file.ok()) return file.status();
+  return SpecFromGguf(*file);
+}
+
+std::string LayersOf(GgufBuilder builder) {
+  const Result<ModelSpec> spec = SpecOf(builder);
+  return spec.ok() ? spec->DescribeLayers() : spec.status().message();
+}
+
+TEST(SpecFromGguf, WeightsAreThoseOfTheFile) {
+  GgufBuilder builder = PlanGguf("llama", 2);
+  const Result<ModelSpec> spec = SpecOf(builder);
+  ASSERT_TRUE(spec.ok()) << spec.status().ToString();
+  EXPECT_EQ(spec->DescribeLayers(), "2 full 4 x 16");
+  EXPECT_EQ(spec->params(), 64 * 32 + 64 * 64 + 64);
+  size_t bytes = 0;
+  for (const WeightGroup& g : spec->weights) bytes += g.stored_bytes;
+  EXPECT_EQ(bytes, size_t{64} * 32 * 2 + 64 * 64 * 2 + 64 * 4);
+  EXPECT_EQ(spec->vocab_size, 32);
+  EXPECT_EQ(spec->file_types, "F16 (2), F32 (1)");
+}
+
+TEST(SpecFromGguf, KindsOfLayers) {
+  EXPECT_EQ(LayersOf(PlanGguf("qwen3", 2)
+                         .U32("qwen3.attention.head_count_kv", 2)
+                         .U32("qwen3.attention.key_length", 32)),
+            "2 full 2 x 32");
+  EXPECT_EQ(LayersOf(PlanGguf("gemma3", 6).U32("gemma3.attention.sliding_window", 512)),
+            "5 window(512) 4 x 16, 1 full 4 x 16");
+  EXPECT_EQ(LayersOf(PlanGguf("gpt-oss", 4).U32("gpt-oss.attention.sliding_window", 128)),
+            "2 window(128) 4 x 16, 2 full 4 x 16");
+  EXPECT_EQ(LayersOf(PlanGguf("llama", 3).I32s("llama.attention.head_count_kv", {4, 1, 4})),
+            "2 full 4 x 16, 1 full 1 x 16");
+  EXPECT_EQ(LayersOf(PlanGguf("deepseek2", 2)
+                         .U32("deepseek2.attention.kv_lora_rank", 32)
+                         .U32("deepseek2.rope.dimension_count", 8)
+                         .U32("deepseek2.attention.key_length_mla", 24)
+                         .U32("deepseek2.attention.value_length_mla", 16)),
+            "2 latent 32 + 8");
+  // 4 value heads of 16 x 16 float32 and (2 x 2 x 16 + 64) channels of 3 bf16: 4096 + 768.
+  EXPECT_EQ(LayersOf(PlanGguf("qwen3next", 4)
+                         .U32("qwen3next.ssm.conv_kernel", 4)
+                         .U32("qwen3next.ssm.group_count", 2)
+                         .U32("qwen3next.ssm.time_step_rank", 4)
+                         .U32("qwen3next.ssm.state_size", 16)
+                         .U32("qwen3next.ssm.inner_size", 64)),
+            "3 state 4864 B, 1 full 4 x 16");
+}
+
+TEST(SpecFromGguf, ErrorsNameTheKey) {
+  EXPECT_EQ(LayersOf(PlanGguf("rwkv9", 2)).rfind("general.architecture = 'rwkv9' is not a", 0), 0u);
+  EXPECT_EQ(LayersOf(PlanGguf("llama", 0)), "llama.block_count = 0; expected 1 to 4096");
+  EXPECT_EQ(LayersOf(PlanGguf("llama", 2).U32("llama.attention.value_length", 8)),
+            "llama.attention.value_length = 8 differs from the key's 16: only equal lengths are "
+            "planned");
+  EXPECT_NE(LayersOf(PlanGguf("deepseek2", 2)).find("deepseek2.attention.kv_lora_rank"),
+            std::string::npos);
+}
+
+TEST(Plan, WeightFormatsAreThoseOfTheFiles) {
+  const std::pair<const char*, WeightType> formats[] = {
+      {"f32", WeightType::kF32},   {"bf16", WeightType::kBF16}, {"f16", WeightType::kF16},
+      {"q8_0", WeightType::kQ8_0}, {"q4_0", WeightType::kQ4_0}, {"q4_1", WeightType::kQ4_1}};
+  for (const auto& [name, type] : formats) {
+    EXPECT_EQ(ParseWeightFormat(name)->bits, 8.0 * WeightBlockBytes(type) / WeightBlockLen(type))
+        << name;
+  }
+}
+
+TEST(Plan, MemoryLimit) {
+  EXPECT_EQ(*MemoryLimit("2GiB"), size_t{2} << 30);
+  EXPECT_GT(*MemoryLimit(""), 0u);
+  const Status bad = MemoryLimit("plenty").status();
+  EXPECT_EQ(bad.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(bad.message().rfind("--memory-limit: 'plenty' is no size", 0), 0u);
 }
 
 TEST(Common, Numbers) {

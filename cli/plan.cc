@@ -4,6 +4,7 @@
 #include <charconv>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "cli/commands.h"
@@ -11,6 +12,7 @@
 #include "cli/plan_model.h"
 #include "cli/plan_output.h"
 #include "cli/plan_traffic.h"
+#include "runtime/evaluate/plan_report.h"
 #include "turboquant/base/file.h"
 #include "turboquant/base/thread_pool.h"
 #include "turboquant/plan/survey.h"
@@ -123,17 +125,42 @@ std::vector<int64_t> DefaultContexts(const ModelSpec& spec) {
   return out;
 }
 
+// What makes the same plan again; numbers of a shape are told by the report itself.
+std::string CommandLine(const PlanFlags& flags) {
+  std::string out = "tq plan";
+  if (!flags.model.model.empty()) out += " " + flags.model.model;
+  if (flags.shape.given()) {
+    out += fmt::format(" --layers {} --kv-heads {} --head-dim {} --params {:g}", flags.shape.layers,
+                       flags.shape.kv_heads, flags.shape.head_dim, flags.shape.params);
+  }
+  if (!flags.contexts.empty()) out += " --context " + flags.contexts;
+  out += fmt::format(" --batch {} --kv {} --weights {} --device {}", flags.batches, flags.kv,
+                     flags.weights, flags.device);
+  if (flags.devices > 1) out += fmt::format(" --devices {}", flags.devices);
+  return out;
+}
+
 // The log against the quantized format that was asked for, or the last of the default list.
 Result<int> RunTraffic(const PlanFlags& flags, const ModelSpec& spec, const SurveyGrid& grid,
                        PlanOptions options) {
   options.weights = grid.weights.front();
   TQ_ASSIGN_OR_RETURN(const Planner planner, Planner::Create(spec, grid.formats.back(), options));
-  TQ_ASSIGN_OR_RETURN(const Traffic traffic, LoadTraffic(flags.traffic, flags.model.model));
+  std::string model;
+  if (!flags.shape.given()) {
+    TQ_ASSIGN_OR_RETURN(model, flags.model.Path());
+  }
+  TQ_ASSIGN_OR_RETURN(const Traffic traffic, LoadTraffic(flags.traffic, model));
   TQ_ASSIGN_OR_RETURN(const Suitability suited, JudgeTraffic(traffic, planner));
+  std::optional<FarAttention> far;
+  if (flags.attention) {
+    const int64_t most = flags.contexts.empty() ? 0 : grid.contexts.front();
+    TQ_ASSIGN_OR_RETURN(far, RunFarAttention(traffic, flags.model, flags.output, most));
+  }
+  const FarAttention* measured = far ? &*far : nullptr;
   if (flags.output.json) {
-    PrintJson(TrafficJson(suited, traffic));
+    PrintJson(TrafficJson(suited, traffic, measured));
   } else {
-    PrintOut(TrafficText(suited, traffic, planner));
+    PrintOut(TrafficText(suited, traffic, planner, measured));
   }
   return kDone;
 }
@@ -141,15 +168,14 @@ Result<int> RunTraffic(const PlanFlags& flags, const ModelSpec& spec, const Surv
 Result<int> RunPlan(const PlanFlags& flags) {
   constexpr int64_t kMostBatch = Planner::kMaxBatch;
   TQ_RETURN_IF_ERROR(flags.model.Validate());
-  if (flags.attention) {
-    return Unsupported(
-        "--attention needs a run of the model, which this version does not make; "
-        "--traffic without it tells prefix_reuse");
+  if (flags.attention && (flags.traffic.empty() || flags.shape.given())) {
+    return InvalidArgument("--attention goes with --traffic and a GGUF model that runs here");
   }
   if (!flags.solve.empty() && flags.solve != "context" && flags.solve != "batch" &&
       flags.solve != "bits") {
     return InvalidArgument("--solve '", flags.solve, "' is not context, batch or bits");
   }
+  if (!flags.report.empty()) TQ_RETURN_IF_ERROR(CheckWritable(flags.report));
   SurveyGrid grid;
   TQ_ASSIGN_OR_RETURN(grid.batches, ParseNumbers("--batch", flags.batches, kMostBatch));
   if (!flags.contexts.empty()) {
@@ -185,6 +211,12 @@ Result<int> RunPlan(const PlanFlags& flags) {
   if (grid.contexts.empty()) grid.contexts = DefaultContexts(spec);
   if (!flags.traffic.empty()) return RunTraffic(flags, spec, grid, options);
   TQ_ASSIGN_OR_RETURN(const Survey survey, MakeSurvey(spec, grid, options));
+  if (!flags.report.empty()) {
+    TQ_ASSIGN_OR_RETURN(const std::vector<Curve> curves, MakeCurves(spec, grid, options));
+    TQ_RETURN_IF_ERROR(WriteFileAtomic(
+        flags.report,
+        RenderPlanReport(survey, curves, MainRow(survey).kv, {Version(), CommandLine(flags)})));
+  }
 
   if (flags.output.json) {
     PrintJson(PlanJson(survey));
@@ -230,7 +262,10 @@ Command AddPlan(CLI::App& app) {
                    "A log of requests, a JSON object a line: is this workload suited?")
       ->type_name("FILE");
   command->add_flag("--attention", flags->attention,
-                    "With --traffic: also the attention to far tokens, by running the model");
+                    "With --traffic: also the attention to far tokens, by running the model over "
+                    "the longest text, cut to --context");
+  command->add_option("--report", flags->report, "Write a self-contained HTML report there")
+      ->type_name("FILE");
   command->add_option("--shared-prefix", flags->shared_prefix,
                       "First tokens that all sequences have in common, held once");
   command->add_option("--chunk", flags->chunk,

@@ -218,8 +218,12 @@ Result<ModelSpec> SpecFromGguf(const GgufFile& file) {
     f.expert_ffn_dim = k.Has("expert_feed_forward_length") ? k.Int("expert_feed_forward_length")
                        : f.ffn_dim.empty()                 ? 0
                                                            : f.ffn_dim[0];
-    f.shared_ffn_dim = k.IntOr("expert_shared_feed_forward_length",
-                               k.IntOr("expert_shared_count", 0) * f.expert_ffn_dim);
+    const int64_t shared = k.IntOr("expert_shared_count", 0);
+    if (shared > 4096 || f.expert_ffn_dim > 1 << 20) {
+      return InvalidArgument(arch, ".expert_shared_count = ", shared, " of width ",
+                             f.expert_ffn_dim, "; expected up to 4096 of ", 1 << 20);
+    }
+    f.shared_ffn_dim = k.IntOr("expert_shared_feed_forward_length", shared * f.expert_ffn_dim);
     const int64_t dense = k.IntOr("leading_dense_block_count", 0);
     for (int64_t i = 0; i < f.num_layers; ++i) f.is_moe.push_back(i >= dense);
   }

@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "cli/common.h"
+#include "cli/loaded_model.h"
 #include "cli/table.h"
 #include "runtime/formats/gguf.h"
 #include "runtime/tokenizer/tokenizer.h"
@@ -46,7 +49,21 @@ Result<Traffic> LoadTraffic(const std::string& path, const std::string& model_pa
   return ReadTraffic(text, path, count);
 }
 
-std::string TrafficText(const Suitability& s, const Traffic& traffic, const Planner& planner) {
+Result<FarAttention> RunFarAttention(const Traffic& traffic, const ModelFlags& model,
+                                     const OutputFlags& output, int64_t max_tokens) {
+  if (traffic.longest_text.empty()) {
+    return Unsupported("--attention reads the texts of the log, and this one has none");
+  }
+  TQ_ASSIGN_OR_RETURN(const LoadedModel loaded, LoadModel(model, output));
+  std::vector<TokenId> tokens = loaded.tokenizer->Encode(traffic.longest_text);
+  if (max_tokens == 0) max_tokens = std::max(1024, loaded.model->arch().context_len);
+  tokens.resize(std::min(tokens.size(), static_cast<size_t>(max_tokens)));
+  ProgressBar progress(output.quiet);
+  return MeasureFarAttention(*loaded.model, tokens, progress.sink(), &InterruptFlag());
+}
+
+std::string TrafficText(const Suitability& s, const Traffic& traffic, const Planner& planner,
+                        const FarAttention* far) {
   std::string out =
       fmt::format("{} requests, judged for {} with {} on {}\n\n",
                   FormatCount(static_cast<int64_t>(s.num_requests)), planner.spec().name,
@@ -60,10 +77,20 @@ std::string TrafficText(const Suitability& s, const Traffic& traffic, const Plan
   add("prompt", s.prompt);
   add("completion", s.completion);
   out += lengths.ToString() + "\n";
-  TextTable facts({"", ""}, {0, 1});
+  TextTable facts({"figure", "value"}, {0, 1});
   const auto fact = [&](const char* name, const std::string& value) { facts.Add({name, value}); };
   fact("prefix_reuse", s.prefix_reuse ? Percent(*s.prefix_reuse) + " of prompt tokens"
                                       : "not known: the log has no texts");
+  if (far != nullptr) {
+    std::string masses;
+    for (const FarAttention::Mass& m : far->masses) {
+      masses += fmt::format("{}{} beyond {}", masses.empty() ? "" : ", ",
+                            m.mean ? Percent(*m.mean) : std::string("not known"),
+                            FormatCount(m.distance));
+    }
+    fact("far_attention",
+         fmt::format("{} (over {} tokens of the longest text)", masses, FormatCount(far->tokens)));
+  }
   fact("prefill", Percent(s.prefill_token_share) + " of tokens" +
                       (s.prefill_time_share
                            ? ", " + Percent(*s.prefill_time_share) + " of time by the roofline"
@@ -91,7 +118,7 @@ std::string TrafficText(const Suitability& s, const Traffic& traffic, const Plan
   return out;
 }
 
-Json TrafficJson(const Suitability& s, const Traffic& traffic) {
+Json TrafficJson(const Suitability& s, const Traffic& traffic, const FarAttention* far) {
   Json j;
   j["requests"] = s.num_requests;
   j["context"] = DistributionJson(s.context);
@@ -99,6 +126,12 @@ Json TrafficJson(const Suitability& s, const Traffic& traffic) {
   j["completion"] = DistributionJson(s.completion);
   j["prefix_reuse"] = OrNull(s.prefix_reuse);
   j["far_attention"] = nullptr;
+  if (far != nullptr) {
+    j["far_attention"] = {{"tokens", far->tokens}};
+    for (const FarAttention::Mass& m : far->masses) {
+      j["far_attention"]["beyond_" + std::to_string(m.distance)] = OrNull(m.mean);
+    }
+  }
   j["prefill_token_share"] = s.prefill_token_share;
   j["prefill_time_share"] = OrNull(s.prefill_time_share);
   if (s.concurrency) {

@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "cli/common.h"
+#include "runtime/evaluate/far_attention.h"
 #include "turboquant/base/status.h"
 #include "turboquant/plan/plan.h"
 #include "turboquant/plan/traffic.h"
@@ -13,7 +15,15 @@ namespace tq::cli {
 // `model_path`: a GGUF file whose tokenizer counts texts without usage; other models cannot.
 Result<Traffic> LoadTraffic(const std::string& path, const std::string& model_path);
 
-std::string TrafficText(const Suitability& s, const Traffic& traffic, const Planner& planner);
-nlohmann::ordered_json TrafficJson(const Suitability& s, const Traffic& traffic);
+// Runs the model over the longest text of the log, cut to `max_tokens`. kUnsupported for a log
+// without texts.
+Result<FarAttention> RunFarAttention(const Traffic& traffic, const ModelFlags& model,
+                                     const OutputFlags& output, int64_t max_tokens);
+
+// `far`: nullptr when the model was not run.
+std::string TrafficText(const Suitability& s, const Traffic& traffic, const Planner& planner,
+                        const FarAttention* far);
+nlohmann::ordered_json TrafficJson(const Suitability& s, const Traffic& traffic,
+                                   const FarAttention* far);
 
 }  // namespace tq::cli

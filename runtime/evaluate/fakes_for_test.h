@@ -70,7 +70,7 @@ class TinyModel : public Model {
 
   Status Forward(KvCache& cache, std::span<const ForwardItem> items,
                  std::vector<float>* logits) override {
-    logits->clear();
+    if (logits != nullptr) logits->clear();
     for (const ForwardItem& item : items) {
       const int n = static_cast<int>(item.tokens.size());
       const int64_t first_pos = cache.VisibleLength(item.seq);
@@ -82,6 +82,7 @@ class TinyModel : public Model {
                                  v = Rows(v_[l], item.tokens);
         TQ_RETURN_IF_ERROR(cache.AppendLayer(item.seq, l, k.data(), v.data(), pool_));
         const AttentionItem attention{item.seq, first_pos, n, q.data(), state.data()};
+        if (attention_probe_) attention_probe_(l, cache, {&attention, 1});
         TQ_RETURN_IF_ERROR(Attend(cache, l, {kHeads, 0}, {&attention, 1}, pool_));
         for (int t = 0; t < n; ++t) {
           for (int id = 0; id < kVocab; ++id) {
@@ -92,6 +93,7 @@ class TinyModel : public Model {
         }
       }
       TQ_RETURN_IF_ERROR(cache.CommitAppend(item.seq));
+      if (logits == nullptr) continue;
       logits->insert(logits->end(), item.all_logits ? sums.begin() : sums.end() - kVocab,
                      sums.end());
     }

@@ -8,29 +8,13 @@
 #include <vector>
 
 #include "runtime/evaluate/footprint.h"
+#include "runtime/evaluate/page.h"
 #include "runtime/evaluate/report_assets.h"
 
 namespace tq {
 namespace {
 
 constexpr double kMiB = 1024.0 * 1024.0;
-
-// Replaces {{name}} marks; every mark of the template has a value.
-std::string Fill(std::string_view page,
-                 const std::vector<std::pair<std::string, std::string>>& values) {
-  std::string out;
-  for (size_t at = 0;;) {
-    const size_t open = page.find("{{", at);
-    if (open == std::string_view::npos) return out.append(page.substr(at));
-    const size_t close = page.find("}}", open);
-    out.append(page.substr(at, open - at));
-    const std::string_view name = page.substr(open + 2, close - open - 2);
-    for (const auto& [key, value] : values) {
-      if (key == name) out += value;
-    }
-    at = close + 2;
-  }
-}
 
 std::string Cell(const std::string& text) {
   return "<td>" + text + "</td>";
@@ -167,56 +151,31 @@ std::string ChartData(const CompareResult& result) {
     }
     data["rows"].push_back(std::move(j));
   }
-  // Inside a script element only "</" could end the text; JSON may escape the slash.
-  std::string text = data.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-  for (size_t at = 0; (at = text.find("</", at)) != std::string::npos; at += 3) {
-    text.replace(at, 2, "<\\/");
-  }
-  return text;
+  return ForScript(data.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
 }
 
 }  // namespace
 
-std::string EscapeHtml(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      case '\'': out += "&#39;"; break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20 && c != '\t' && c != '\n') {
-          out += "\xEF\xBF\xBD";
-        } else {
-          out += c;
-        }
-    }
-  }
-  return out;
-}
-
 std::string RenderReport(const CompareResult& result, const Provenance& provenance) {
   const std::string name = EscapeHtml(result.model_name);
-  return Fill(kReportTemplate,
-              {{"title", "KV cache formats compared: " + name},
-               {"subtitle", fmt::format("{} tokens of {} through each cache, side by side",
-                                        result.tokens, EscapeHtml(result.document.name))},
-               {"summary", Summary(result)},
-               {"table", Table(result)},
-               {"floor", fmt::format("Noise floor: {} has a mean KL of {:.6f}.",
-                                     EscapeHtml(result.floor_name), result.floor.mean)},
-               {"question", Question(result)},
-               {"answers", Answers(result)},
-               {"verdict",
-                AnswersAreInformative(result)
-                    ? ""
-                    : "<p class=\"note\">The plain cache misses the detail too: here the answers "
-                      "say nothing about the formats.</p>"},
-               {"provenance", ProvenanceList(result, provenance)},
-               {"chart_js", std::string(kChartJs)},
-               {"data", ChartData(result)}});
+  return FillPage(
+      kReportTemplate,
+      {{"title", "KV cache formats compared: " + name},
+       {"subtitle", fmt::format("{} tokens of {} through each cache, side by side", result.tokens,
+                                EscapeHtml(result.document.name))},
+       {"summary", Summary(result)},
+       {"table", Table(result)},
+       {"floor", fmt::format("Noise floor: {} has a mean KL of {:.6f}.",
+                             EscapeHtml(result.floor_name), result.floor.mean)},
+       {"question", Question(result)},
+       {"answers", Answers(result)},
+       {"verdict",
+        AnswersAreInformative(result)
+            ? ""
+            : "<p class=\"note\">The plain cache misses the detail too: here the answers "
+              "say nothing about the formats.</p>"},
+       {"provenance", ProvenanceList(result, provenance)},
+       {"data", ChartData(result)}});
 }
 
 }  // namespace tq

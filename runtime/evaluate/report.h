@@ -4,6 +4,7 @@
 #include <string>
 
 #include "runtime/evaluate/compare.h"
+#include "runtime/evaluate/page.h"
 
 namespace tq {
 
@@ -19,8 +20,5 @@ struct Provenance {
 
 // Everything is inlined: no file or network beside it is needed. Text from outside is escaped.
 std::string RenderReport(const CompareResult& result, const Provenance& provenance);
-
-// "&", "<", ">" and quotes as entities; control characters other than tab and newline as U+FFFD.
-std::string EscapeHtml(std::string_view text);
 
 }  // namespace tq

@@ -131,9 +131,30 @@ def cache_file_seeds():
         yield f"byte_{at:05}", b"\1" + b"".join(struct.pack("<HB", at + i, 255) for i in range(8))
 
 
+def plan_seeds():
+    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4,
+             "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 100, "max_position_embeddings": 4096}
+    mla = {"kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    configs = {"llama": {}, "mistral": {"sliding_window": 128}, "gemma3_text": {"sliding_window": 64},
+               "qwen2": {}, "qwen3_moe": experts, "qwen3_next": experts | {"full_attention_interval": 2},
+               "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2}, "deepseek_v3": mla,
+               "gemma2": {"layer_types": ["full_attention", "sliding_attention"] * 2}}
+    for kind, more in configs.items():
+        yield "config_" + kind, json.dumps({"model_type": kind} | shape | more).encode()
+    yield "config_nested", json.dumps({"text_config": {"model_type": "llama"} | shape}).encode()
+    yield "config_absurd", json.dumps({"model_type": "llama"} | shape | {"num_hidden_layers": 10**12}).encode()
+    messages = [{"role": "user", "content": "hello " * 40}, {"role": "user", "content": [{"type": "text", "text": "x"}]}]
+    yield "log", "\n".join(map(json.dumps, [
+        {"messages": messages, "usage": {"prompt_tokens": 90, "completion_tokens": 3}, "time": 1.5},
+        {"body": {"messages": messages[:1]}, "response": {"body": {"choices": [{"message": messages[0]}]}}},
+        {"prompt": "hello", "choices": [{"text": "you"}], "created": "2026-11-30T12:00:00Z", "duration": 1},
+        {"prompt_tokens": 2**63, "completion_tokens": -1}])).encode()
+
+
 def main():
     for folder, seeds in (("gguf", gguf_seeds), ("safetensors", safetensors_seeds), ("tokenizer", tokenizer_seeds),
-                          ("chat_template", chat_seeds), ("cache_file", cache_file_seeds)):
+                          ("chat_template", chat_seeds), ("cache_file", cache_file_seeds), ("plan", plan_seeds)):
         (HERE / folder).mkdir(parents=True, exist_ok=True)
         for name, data in seeds():
             (HERE / folder / name).write_bytes(data)

@@ -13,6 +13,11 @@ namespace {
 
 using Json = nlohmann::json;
 
+// A value as a message shows it. Containers are named only: they may be deep.
+std::string Show(const Json& value) {
+  return value.is_structured() ? std::string(value.type_name()) : value.dump().substr(0, 40);
+}
+
 // Typed access to an object; the first error sticks and names the field.
 class Reader {
  public:
@@ -30,9 +35,8 @@ class Reader {
       return 0;
     }
     const Json& v = json_[key];
-    if (!v.is_number_integer() || (v.is_number_unsigned() && v.get<uint64_t>() > (1ull << 62))) {
-      Fail(InvalidArgument("field '", key, "' is ", v.dump().substr(0, 40),
-                           "; a whole number was expected"));
+    if (!v.is_number_integer() || (v.is_number_unsigned() && v.get<uint64_t>() > (1ull << 40))) {
+      Fail(InvalidArgument("field '", key, "' is ", Show(v), "; a whole number was expected"));
       return 0;
     }
     const int64_t value = v.get<int64_t>();
@@ -51,7 +55,7 @@ class Reader {
   bool BoolOr(const char* key, bool value) {
     if (!Has(key)) return value;
     if (!json_[key].is_boolean()) {
-      Fail(InvalidArgument("field '", key, "' is ", json_[key].dump().substr(0, 40),
+      Fail(InvalidArgument("field '", key, "' is ", Show(json_[key]),
                            "; true or false was expected"));
       return value;
     }
@@ -60,8 +64,7 @@ class Reader {
   std::string TextOr(const char* key, const std::string& value) {
     if (!Has(key)) return value;
     if (!json_[key].is_string()) {
-      Fail(InvalidArgument("field '", key, "' is ", json_[key].dump().substr(0, 40),
-                           "; a string was expected"));
+      Fail(InvalidArgument("field '", key, "' is ", Show(json_[key]), "; a string was expected"));
       return value;
     }
     return json_[key].get<std::string>();
@@ -83,7 +86,7 @@ bool ReadLayerTypes(Reader& r, ModelFields* f) {
     return true;
   }
   for (const Json& type : types) {
-    const std::string name = type.is_string() ? type.get<std::string>() : type.dump();
+    const std::string name = type.is_string() ? type.get<std::string>() : Show(type);
     if (name == "full_attention") {
       f->kinds.push_back(LayerKind::kFull);
     } else if (name == "sliding_attention") {
@@ -218,7 +221,7 @@ void ReadQwenExperts(Reader& r, ModelFields* f) {
     if (layer.is_number_unsigned() && layer.get<size_t>() < f->is_moe.size()) {
       f->is_moe[layer.get<size_t>()] = false;
     } else {
-      r.Fail(InvalidArgument("field 'mlp_only_layers' has ", layer.dump(), "; expected 0 to ",
+      r.Fail(InvalidArgument("field 'mlp_only_layers' has ", Show(layer), "; expected 0 to ",
                              f->is_moe.size()));
     }
   }
@@ -314,7 +317,11 @@ void ReadDeepseek(Reader& r, ModelFields* f) {
   f->num_experts = r.Int("n_routed_experts");
   f->experts_per_token = r.Int("num_experts_per_tok");
   f->expert_ffn_dim = r.Int("moe_intermediate_size");
-  f->shared_ffn_dim = r.IntOr("n_shared_experts", 0) * f->expert_ffn_dim;
+  const int64_t shared = r.IntOr("n_shared_experts", 0);
+  if (shared > 4096) {
+    return r.Fail(InvalidArgument("field 'n_shared_experts' = ", shared, "; expected 0 to 4096"));
+  }
+  if (r.status().ok()) f->shared_ffn_dim = shared * f->expert_ffn_dim;
   const int64_t dense = r.IntOr("first_k_dense_replace", 0);
   const int64_t step = std::max<int64_t>(1, r.IntOr("moe_layer_freq", 1));
   for (int64_t i = 0; i < static_cast<int64_t>(f->kinds.size()); ++i) {

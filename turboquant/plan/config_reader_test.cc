@@ -198,6 +198,14 @@ TEST(ReadModelConfig, ErrorsNameTheField) {
   }
 }
 
+TEST(ReadModelConfig, DeepValuesAreNamedNotShown) {
+  const std::string deep = std::string(100000, '[') + std::string(100000, ']');
+  const Status status =
+      ReadModelConfig(R"({"model_type": "llama", "num_hidden_layers": )" + deep + "}", "c")
+          .status();
+  EXPECT_EQ(status.message(), "c: field 'num_hidden_layers' is array; a whole number was expected");
+}
+
 // Any text at all gives a spec or a Status; a configuration cut at each byte too.
 TEST(ReadModelConfig, TruncatedAtEachByte) {
   const std::string whole = kDeepseekV3;

@@ -10,6 +10,8 @@ namespace {
 
 // Limits that no model comes near: they keep every product of three within a double's integers.
 constexpr int64_t kMaxLayers = 4096, kMaxHeads = 4096, kMaxDim = 1 << 20;
+// 16 times the plain keys and values of the largest models: with it, no size below overflows.
+constexpr int64_t kMaxValuesPerToken = 1 << 26;
 constexpr int64_t kMaxVocab = 1 << 24, kMaxContext = int64_t{1} << 30, kMaxExperts = 1 << 16;
 
 Status InRange(const char* field, int64_t value, int64_t low, int64_t high) {
@@ -67,6 +69,9 @@ Status CheckFields(const ModelFields& f) {
     TQ_RETURN_IF_ERROR(InRange("number of experts", f.num_experts, 1, kMaxExperts));
     TQ_RETURN_IF_ERROR(InRange("experts per token", f.experts_per_token, 1, f.num_experts));
     TQ_RETURN_IF_ERROR(InRange("moe_intermediate_size", f.expert_ffn_dim, 1, kMaxDim));
+    if (f.shared_ffn_dim != 0) {
+      TQ_RETURN_IF_ERROR(InRange("width of shared experts", f.shared_ffn_dim, 1, kMaxDim * 4096));
+    }
   }
   const bool all_moe =
       f.num_experts > 0 && std::find(f.is_moe.begin(), f.is_moe.end(), false) == f.is_moe.end();
@@ -237,6 +242,14 @@ Status ModelSpec::Validate() const {
             InRange("state_bytes", static_cast<int64_t>(l.state_bytes), 1, int64_t{1} << 40));
         break;
     }
+  }
+  int64_t kept = values_per_token();
+  for (const LayerSpec& l : layers) {
+    if (l.kind == LayerKind::kWindow) kept += int64_t{2} * l.num_kv_heads * l.head_dim;
+  }
+  if (kept > kMaxValuesPerToken) {
+    return InvalidArgument("num_layers = ", num_layers(), ": all layers together keep ", kept,
+                           " values a token; expected up to ", kMaxValuesPerToken);
   }
   for (const WeightGroup& g : weights) {
     // Written so that NaN is refused too.

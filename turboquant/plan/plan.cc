@@ -28,9 +28,10 @@ constexpr std::array<NamedWeights, 7> kWeights = {{
     {"q4_0", "int4", 4.5},
 }};
 
-// Measured: the resident memory of `tq --version`, and what a byte-level BPE tokenizer of 49,152
-// tokens adds with the metadata of its file, per token.
-constexpr size_t kProgramBytes = 10'500'000;
+// Measured: what a run of a few tokens has resident beyond all other lines, with libraries and
+// stacks; and what a byte-level BPE tokenizer of 49,152 tokens adds with the metadata of its file,
+// per token.
+constexpr size_t kProgramBytes = 11'700'000;
 constexpr size_t kTokenizerBytesPerEntry = 208;
 // Measured on an H200 with driver 580: a context with one module; a graph of 320 and of 3200 nodes.
 constexpr size_t kCudaContextBytes = size_t{527} << 20;
@@ -44,6 +45,15 @@ constexpr int64_t kRangeBlocks = 8;
 // Tasks for each thread from which attention does not split blocks further; bytes of a query value
 // as float and as digits of 8 and 16 bit.
 constexpr int kTasksPerThread = 4, kDigitBytes = 7;
+
+// Sizes stop here, far above any memory, so that sums of a few never overflow.
+constexpr size_t kMostBytes = size_t{1} << 58;
+size_t Bytes(double bytes) {
+  return static_cast<size_t>(std::min(bytes, static_cast<double>(kMostBytes)));
+}
+size_t Times(size_t n, size_t bytes) {
+  return bytes > kMostBytes / n ? kMostBytes : n * bytes;
+}
 
 int64_t RowsOf(const PlanOptions& o, int64_t context, int64_t batch) {
   return std::max(batch, std::min<int64_t>(o.chunk_len, context));
@@ -109,14 +119,15 @@ CacheParts Planner::AllSequences(int64_t context, int64_t batch) const {
   CacheParts one = cache_.At(context, options_.chunk_len), all = one;
   const CacheParts shared = cache_.Shared(options_.shared_prefix, context);
   const auto n = static_cast<size_t>(batch);
-  const auto scale = [n](size_t bytes, size_t common) { return n * bytes - (n - 1) * common; };
+  // All but the first hold what they do not share.
+  const auto scale = [n](size_t bytes, size_t common) { return Times(n, bytes - common) + common; };
   all.payload = scale(one.payload, shared.payload);
   all.scales = scale(one.scales, shared.scales);
   all.sinks = scale(one.sinks, shared.sinks);
-  all.recent = n * one.recent;
-  all.windows = n * one.windows;
-  all.states = n * one.states;
-  all.in_flight = n * one.in_flight;
+  all.recent = Times(n, one.recent);
+  all.windows = Times(n, one.windows);
+  all.states = Times(n, one.states);
+  all.in_flight = Times(n, one.in_flight);
   return all;
 }
 
@@ -172,10 +183,12 @@ std::vector<MemoryLine> Planner::FixedLines(int64_t context, int64_t batch) cons
     const int64_t state_rows = group * queries;
     const int64_t state = 2 * RoundUp<int64_t>(state_rows, 16) + state_rows * padded;
     const int64_t digits = host ? state_rows * padded * kDigitBytes : 0;
-    lines.push_back({"attention sums", static_cast<size_t>(tasks * (ranges * state * 4 + digits)),
-                     StrCat(queries, queries == 1 ? " query" : " queries", " x ", group,
-                            " heads, a range of ", kRangeBlocks, " blocks each"),
-                     false});
+    lines.push_back(
+        {"attention sums",
+         Bytes(static_cast<double>(tasks) * static_cast<double>(ranges * state * 4 + digits)),
+         StrCat(queries, queries == 1 ? " query" : " queries", " x ", group, " heads, a range of ",
+                kRangeBlocks, " blocks each"),
+         false});
   }
   if (host) {
     const auto vocab = static_cast<size_t>(spec_.vocab_size);
@@ -215,7 +228,7 @@ Result<MemoryPlan> Planner::Memory(int64_t context, int64_t batch) const {
   plan.sequence = cache_.At(context, options_.chunk_len);
   CacheParts all = AllSequences(context, batch);
   plan.cache_bytes = all.total() - all.in_flight;
-  plan.f16_bytes = static_cast<size_t>(batch) * cache_.F16Bytes(context);
+  plan.f16_bytes = Times(static_cast<size_t>(batch), cache_.F16Bytes(context));
   const std::string sequences = batch == 1 ? "" : StrCat(" x ", batch, " sequences");
 
   // Rows of the last block that no token fills yet.

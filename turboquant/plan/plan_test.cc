@@ -125,6 +125,19 @@ TEST(Planner, MoreTokensNeverNeedLess) {
   }
 }
 
+TEST(Planner, AbsurdSizesDoNotOverflow) {
+  ModelSpec spec = Example();
+  spec.layers.assign(4096, spec.layers[0]);
+  const Planner p = MakePlanner(spec, "f16", "h100");
+  EXPECT_GT(p.TotalBytes(Planner::kMaxContext, Planner::kMaxBatch), size_t{1} << 57);
+  EXPECT_LT(p.MaxContext(1, size_t{80} << 30), 2000);
+  EXPECT_LE(p.MaxSequences(64, size_t{80} << 30), 64);
+  for (LayerSpec& l : spec.layers) l.num_kv_heads = 4096;
+  EXPECT_EQ(spec.Validate().message(),
+            "num_layers = 4096: all layers together keep 4294967296 values a token; expected up to "
+            "67108864");
+}
+
 TEST(Planner, SharedPrefixIsHeldOnce) {
   PlanOptions options;
   options.machine = *FindDevice("h100");

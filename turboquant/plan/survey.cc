@@ -96,7 +96,7 @@ std::string FormatGb(double bytes) {
   return Fixed(bytes / 1e9, 2) + " GB";
 }
 std::string FormatBoth(double bytes) {
-  if (std::abs(bytes) < 0.1 * kGiB) {
+  if (std::abs(bytes) < 4 * kGiB) {
     return Fixed(bytes / (1024.0 * 1024.0), 2) + " MiB (" + Fixed(bytes / 1e6, 2) + " MB)";
   }
   return FormatGib(bytes) + " (" + FormatGb(bytes) + ")";
@@ -169,6 +169,40 @@ Result<Survey> MakeSurvey(const ModelSpec& spec, const SurveyGrid& grid,
     }
   }
   return survey;
+}
+
+Result<std::vector<Curve>> MakeCurves(const ModelSpec& spec, const SurveyGrid& grid,
+                                      const PlanOptions& options) {
+  PlanOptions one = options;
+  one.weights = grid.weights.front();
+  const int64_t batch = grid.batches.front();
+  const int64_t longest =
+      std::max(spec.context_len, *std::max_element(grid.contexts.begin(), grid.contexts.end()));
+  std::vector<Curve> curves;
+  for (const CacheFormat& format : grid.formats) {
+    TQ_ASSIGN_OR_RETURN(const Planner planner, Planner::Create(spec, format, one));
+    Curve curve;
+    curve.kv = format.name;
+    for (int64_t context = 1024; context < 2 * std::max<int64_t>(longest, 1024); context *= 2) {
+      TQ_ASSIGN_OR_RETURN(const MemoryPlan memory, planner.Memory(context, batch));
+      const CacheParts& p = memory.sequence;
+      const auto n = static_cast<size_t>(batch);
+      CurvePoint point;
+      point.context = context;
+      point.weights = memory.weights_bytes;
+      point.codes = n * p.payload;
+      point.scales = n * p.scales;
+      point.open = n * (p.recent + p.sinks + p.in_flight);
+      point.windows_and_states = n * (p.windows + p.states);
+      const size_t parts = point.total();
+      // A shared prefix is in the parts once for each sequence.
+      point.rest = memory.total_bytes > parts ? memory.total_bytes - parts : 0;
+      point.ms = planner.Decode(context, batch).ms;
+      curve.points.push_back(point);
+    }
+    curves.push_back(std::move(curve));
+  }
+  return curves;
 }
 
 }  // namespace tq

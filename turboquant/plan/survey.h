@@ -54,8 +54,23 @@ struct Survey {
 Result<Survey> MakeSurvey(const ModelSpec& spec, const SurveyGrid& grid,
                           const PlanOptions& options);
 
+// Memory and time over contexts, for charts: powers of two from 1,024 to beyond the longest of the
+// grid and what the model was trained for; the first batch and weight format of the grid.
+struct CurvePoint {
+  int64_t context = 0;
+  size_t weights = 0, codes = 0, scales = 0, open = 0, windows_and_states = 0, rest = 0;
+  size_t total() const { return weights + codes + scales + open + windows_and_states + rest; }
+  std::optional<double> ms;
+};
+struct Curve {
+  std::string kv;
+  std::vector<CurvePoint> points;
+};
+Result<std::vector<Curve>> MakeCurves(const ModelSpec& spec, const SurveyGrid& grid,
+                                      const PlanOptions& options);
+
 std::string FormatGib(double bytes);   // "64.00 GiB"
 std::string FormatGb(double bytes);    // "68.72 GB"
-std::string FormatBoth(double bytes);  // "64.00 GiB (68.72 GB)"; MiB and MB below 0.1 GiB
+std::string FormatBoth(double bytes);  // "64.00 GiB (68.72 GB)"; MiB and MB below 4 GiB
 
 }  // namespace tq

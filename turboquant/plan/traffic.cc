@@ -19,6 +19,11 @@ using Json = nlohmann::json;
 constexpr size_t kPrefixStep = 64;
 constexpr int64_t kMaxTokens = int64_t{1} << 30;
 
+// A value as a message shows it. Containers are named only: they may be deep.
+std::string Show(const Json& value) {
+  return value.is_structured() ? std::string(value.type_name()) : value.dump().substr(0, 40);
+}
+
 const Json* Find(const Json& object, std::initializer_list<const char*> path) {
   const Json* at = &object;
   for (const char* key : path) {
@@ -40,13 +45,12 @@ const Json* FirstOf(const Json& object,
 
 Result<int64_t> Tokens(const Json& value, const char* field) {
   if (!value.is_number_integer()) {
-    return InvalidArgument("field '", field, "' is ", value.dump().substr(0, 40),
-                           "; a whole number was expected");
+    return InvalidArgument("field '", field, "' is ", Show(value), "; a whole number was expected");
   }
   const bool huge = value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{kMaxTokens};
   const int64_t n = huge ? kMaxTokens + 1 : value.get<int64_t>();
   if (n < 0 || n > kMaxTokens) {
-    return InvalidArgument("field '", field, "' = ", value.dump(), "; expected 0 to ", kMaxTokens);
+    return InvalidArgument("field '", field, "' = ", Show(value), "; expected 0 to ", kMaxTokens);
   }
   return n;
 }
@@ -56,7 +60,7 @@ Result<double> Seconds(const Json& value, const char* field) {
   if (value.is_number()) {
     const double n = value.get<double>();
     if (!(n >= 0 && n < 1e15)) {
-      return InvalidArgument("field '", field, "' = ", value.dump(), " is no time");
+      return InvalidArgument("field '", field, "' = ", Show(value), " is no time");
     }
     return n > 1e11 ? n / 1000 : n;
   }
@@ -67,7 +71,7 @@ Result<double> Seconds(const Json& value, const char* field) {
                   &minute, &second) != 6 ||
       year < 1970 || month < 1 || month > 12 || day < 1 || day > 31 || hour > 23 || minute > 59 ||
       !(second >= 0 && second < 61)) {
-    return InvalidArgument("field '", field, "' is ", value.dump().substr(0, 40),
+    return InvalidArgument("field '", field, "' is ", Show(value),
                            "; expected seconds or \"2026-11-30T12:00:00Z\"");
   }
   // Days since 1970-01-01 of the Gregorian calendar, with years that begin in March.
@@ -123,7 +127,7 @@ struct Missing {
 };
 
 Result<TrafficRequest> ReadRequest(const Json& line, const TokenCounter& count, SeenPrefixes* seen,
-                                   Missing* missing) {
+                                   Missing* missing, std::string* longest) {
   if (!line.is_object()) return InvalidArgument("a JSON object was expected");
   TrafficRequest r;
   std::string prompt, answer;
@@ -196,6 +200,7 @@ Result<TrafficRequest> ReadRequest(const Json& line, const TokenCounter& count, 
     return r;
   }
   r.has_text = true;
+  if (prompt.size() > longest->size()) *longest = prompt;
   const size_t reused = seen->Add(prompt, answer);
   r.reused_tokens = static_cast<double>(r.prompt_tokens) * static_cast<double>(reused) /
                     static_cast<double>(prompt.size());
@@ -219,7 +224,8 @@ Result<Traffic> ReadTraffic(std::string_view jsonl, const std::string& name,
     const Json json = Json::parse(line, nullptr, false);
     const std::string where = StrCat("'", name, "', line ", number);
     if (json.is_discarded()) return DataLoss(where, ": it is not JSON");
-    Result<TrafficRequest> request = ReadRequest(json, count, &seen, &missing);
+    Result<TrafficRequest> request =
+        ReadRequest(json, count, &seen, &missing, &traffic.longest_text);
     if (!request.ok()) return request.status().WithContext(where);
     traffic.requests.push_back(*std::move(request));
   }

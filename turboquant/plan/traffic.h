@@ -26,6 +26,7 @@ struct TrafficRequest {
 struct Traffic {
   std::vector<TrafficRequest> requests;  // in the order of the log
   std::vector<std::string> notes;        // what the log does not say
+  std::string longest_text;              // of a prompt; empty: the log has no texts
 };
 
 // Tokens of a text; empty: there is no tokenizer.
