@@ -1,0 +1,12 @@
+// The subcommands of tq bench.
+#pragma once
+
+#include "cli/common.h"
+
+namespace tq::cli {
+
+Command AddBenchBandwidth(CLI::App& app);
+Command AddBenchAttention(CLI::App& app);
+Command AddBenchDecode(CLI::App& app);
+
+}  // namespace tq::cli
