@@ -1,12 +1,15 @@
-// Makes a profile from a text: the means of K before RoPE, which centre it, and the mean queries,
-// which choose anchors. One preset for all heads; no bit allocation.
+// Makes profiles from a text: the means of K before RoPE, which centre it, and the mean queries,
+// which choose anchors. One preset for all heads of each; no bit allocation.
 //
-//   mean_profile MODEL.gguf PRESET TEXT TOKENS OUT.tqprofile
+//   mean_profile MODEL.gguf PRESET[,PRESET...] TEXT TOKENS FOLDER
+//
+// Writes FOLDER/PRESET.tqprofile for each.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
+#include <sstream>
 
 #include "runtime/engine/session.h"
 #include "turboquant/base/file.h"
@@ -96,9 +99,13 @@ void AddKeys(const KvCache& cache, int64_t num_tokens, MeanBeforeRope* keys) {
 
 Status Run(int argc, char** argv) {
   if (argc != 6) {
-    return InvalidArgument("usage: mean_profile MODEL.gguf PRESET TEXT TOKENS OUT.tqprofile");
+    return InvalidArgument("usage: mean_profile MODEL.gguf PRESET[,PRESET...] TEXT TOKENS FOLDER");
   }
-  TQ_ASSIGN_OR_RETURN(HeadFormat format, ParsePreset(argv[2]));
+  std::vector<HeadFormat> formats;
+  std::stringstream list(argv[2]);
+  for (std::string preset; std::getline(list, preset, ',');) {
+    TQ_ASSIGN_OR_RETURN(formats.emplace_back(), ParsePreset(preset));
+  }
   TQ_ASSIGN_OR_RETURN(const std::string text, ReadFile(argv[3]));
   const int64_t total = std::atoll(argv[4]);
   ThreadPool pool;
@@ -141,9 +148,7 @@ Status Run(int argc, char** argv) {
   profile.model.num_q_heads = arch.num_q_heads;
   profile.model.num_kv_heads = arch.num_kv_heads;
   profile.model.head_dim = arch.head_dim;
-  format.k = WithCenter(format.k, Center::kRopeMean);
   const size_t heads = static_cast<size_t>(arch.num_layers) * arch.num_kv_heads;
-  profile.formats.assign(heads, format);
   profile.tensors.resize(heads);
   const size_t group = static_cast<size_t>(arch.num_q_heads / arch.num_kv_heads);
   for (size_t h = 0; h < heads; ++h) {
@@ -156,7 +161,13 @@ Status Run(int argc, char** argv) {
     }
     q.rms = static_cast<float>(std::sqrt(square / static_cast<double>(group)));
   }
-  return profile.Save(argv[5]);
+  for (const HeadFormat& format : formats) {
+    HeadFormat centred = format;
+    centred.k = WithCenter(centred.k, Center::kRopeMean);
+    profile.formats.assign(heads, centred);
+    TQ_RETURN_IF_ERROR(profile.Save(StrCat(argv[5], "/", PresetName(format), ".tqprofile")));
+  }
+  return OkStatus();
 }
 
 }  // namespace
