@@ -6,6 +6,8 @@ import platform
 import re
 import statistics
 import subprocess
+import sys
+import time
 
 ROOT = pathlib.Path(__file__).parents[1].resolve()
 TQ = ROOT / "build" / "cli" / "tq"
@@ -42,3 +44,13 @@ def write(name, result):
     path = RESULTS / name
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(f"wrote {path.relative_to(ROOT)}")
+
+
+def wait_for_quiet(load=1.5, minutes=10):
+    """Returns when little else runs; after `minutes` it says so and goes on."""
+    end = time.monotonic() + 60 * minutes
+    while os.getloadavg()[0] >= load:
+        if time.monotonic() > end:
+            print(f"the machine is not quiet: load {os.getloadavg()[0]:.2f}", file=sys.stderr)
+            return
+        time.sleep(10)

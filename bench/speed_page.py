@@ -1,0 +1,259 @@
+#!/usr/bin/env python3
+"""Writes the tables of docs/reference/speed.md and its chart from bench/results.
+
+usage: bench/speed_page.py [--check]     --check: exit 1 if the page is not up to date
+"""
+import json
+import math
+import re
+import sys
+
+from common import RESULTS, ROOT
+from readme_table import machine_words
+
+PAGE = ROOT / "docs" / "reference" / "speed.md"
+CHART = PAGE.with_suffix(".svg")
+MARKERS = re.compile(r"(<!-- made by bench/speed_page.py: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+# Lines of the chart: result, label, colour.
+LINES = [("k3v2", "k3v2", "#0b6e4f"), ("k4v4", "k4v4", "#1f9d76"), ("f16", "f16", "#74c69d"),
+         ("llama.cpp f16", "llama.cpp f16", "#9d4edd"),
+         ("llama.cpp q8_0", "llama.cpp q8_0", "#c77dff"),
+         ("llama.cpp q4_0", "llama.cpp q4_0", "#5a189a")]
+
+
+def load(name):
+    path = RESULTS / name
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def words(result):
+    m = result["measured_on"]
+    return (f"{machine_words(m)}, {result['isa']}, load before {m['load_before']:.2f}, "
+            f"commit {m['commit']}")
+
+
+def shown(name):
+    return "mixed profile" if name.endswith(".tqprofile") else name
+
+
+def skipped_lines(rows):
+    """One sentence for each cache that was not measured at some depth."""
+    first = {}
+    for r in rows:
+        if "skipped" in r:
+            first.setdefault(r["name"], (r["settings"]["depth"], r["skipped"]))
+    return ["", "Skipped: " + "; ".join(f"{name} from depth {depth:,} on, {why}"
+                                        for name, (depth, why) in first.items()) + "."] \
+        if first else []
+
+
+def table(header, rows):
+    return ["| " + " | ".join(header) + " |", "|" + "---|" * len(header),
+            *("| " + " | ".join(row) + " |" for row in rows)]
+
+
+def decode_lines(result):
+    if result is None:
+        return ["Nothing was measured yet."]
+    rows, trained = result["results"], result["trained_context"]
+    depths = list(dict.fromkeys(r["settings"]["depth"] for r in rows))
+    names = list(dict.fromkeys(r["name"] for r in rows))
+    at = {(r["name"], r["settings"]["depth"]): r for r in rows}
+    beyond = {d for d in depths if any(r["beyond_trained_context"] for r in rows
+                                       if r["settings"]["depth"] == d)}
+    heads = [f"{d:,}" + ("\\*" if d in beyond else "") for d in depths]
+    ours = [r for r in rows if r["peer"] is None]
+    s = ours[0]["settings"]
+    lines = [f"{result['model']}, {s['threads']} threads, {s['steps']} consecutive steps, median "
+             f"of {s['runs']} runs, all caches in turn ({words(result)})."]
+    if result["peer"]:
+        lines += [f"Beside it llama.cpp {result['peer']['build']} with "
+                  f"`{result['peer']['flags']}` on the same file."]
+    base = "llama.cpp f16"
+    lines += ["", f"Tokens per second (times {base}):", ""]
+    body = []
+    for name in names:
+        cells = [shown(name)]
+        for d in depths:
+            r = at[name, d]
+            if "skipped" in r:
+                cells.append("skipped")
+            else:
+                ratio = r["ratio_to"].get(base)
+                cells.append(f"{r['tokens_per_second']:.1f}"
+                             + (f" ({ratio:.2f}x)" if ratio else ""))
+        body.append(cells)
+    lines += table(["cache \\ depth", *heads], body)
+    lines += skipped_lines(rows)
+    lines += ["", "Milliseconds of a step: median / 99th percentile, and attention's share of the "
+                  "median:", ""]
+    body = []
+    for name in dict.fromkeys(r["name"] for r in ours):
+        body.append([shown(name)] + [
+            f"{at[name, d]['step_ms']['p50']:.1f} / {at[name, d]['step_ms']['p99']:.1f}, "
+            f"{at[name, d]['attention_ms']:.2f}" for d in depths])
+    lines += table(["cache \\ depth", *heads], body)
+    filled = {kind: [f"{d:,}" for d in depths
+                     if any(r["filled_by"] == kind for r in ours if r["settings"]["depth"] == d)]
+              for kind in ("prefill", "synthetic blocks")}
+    lines += ["", "Our caches were filled "
+              + " and ".join(f"by {kind} at depth {', '.join(d)}"
+                             for kind, d in filled.items() if d)
+              + "; those of llama.cpp always by a prefill."]
+    if beyond:
+        lines += ["", f"\\* beyond the {trained:,} tokens that the model was trained for: speed "
+                      "only, its text would be poor."]
+    return lines
+
+
+def shape_lines(result):
+    if result is None:
+        return ["Nothing was measured yet."]
+    lines = [f"{result['model']} (LAYERS, HIDDEN, FFN, Q_HEADS, KV_HEADS, HEAD_DIM, VOCAB), "
+             f"{result['weight_bytes'] / 1e9:.2f} GB of weights ({words(result)}):", ""]
+    body = []
+    for r in result["results"]:
+        peer = r["ratio_to"].get("llama.cpp f16") if "ratio_to" in r else None
+        own = r["ratio_to"].get("f16") if "ratio_to" in r else None
+        body.append([r["name"], f"{r['settings']['depth']:,}",
+                     f"{r['tokens_per_second']:.2f}" if "skipped" not in r else "skipped",
+                     f"{own:.2f}x" if own else "-", f"{peer:.2f}x" if peer else "-",
+                     f"{r['ratio_by_bytes']:.2f}x" if "ratio_by_bytes" in r else "-",
+                     f"{r['attention_ms']:.1f}" if "attention_ms" in r else "-"])
+    lines += table(["cache", "depth", "tokens/s", "to our f16", "to llama.cpp f16",
+                    "if only bytes counted, to f16", "attention ms"], body)
+    return lines + skipped_lines(result["results"])
+
+
+def attention_lines(result):
+    if result is None:
+        return ["Nothing was measured yet."]
+    rows = result["results"]
+    s = rows[0]["settings"]
+    lines = [f"One layer of {s['kv_heads']} KV heads, {s['threads']} threads, median of "
+             f"{s['runs']} runs, caches of synthetic blocks; read bandwidth "
+             f"{result['read_bytes_per_second'] / 1e9:.2f} GB/s ({words(result)})."]
+    depth = 8192
+    names = list(dict.fromkeys(r["name"] for r in rows))
+    at = {(r["name"], r["settings"]["head_dim"], r["settings"]["group"], r["settings"]["depth"]): r
+          for r in rows}
+    for dim in sorted({r["settings"]["head_dim"] for r in rows}):
+        groups = sorted({g for (_, d, g, n) in at if d == dim and n == depth})
+        lines += ["", f"head_dim {dim}, {depth:,} tokens: microseconds a layer (GB/s, share of "
+                      "read bandwidth) by query heads per KV head:", ""]
+        body = []
+        for name in names:
+            cells = [name]
+            for g in groups:
+                r = at[name, dim, g, depth]
+                cells.append(f"{r['us_per_layer']:.0f} ({r['bytes_per_second'] / 1e9:.1f}, "
+                             f"{100 * r['share_of_bandwidth']:.0f} %)")
+            body.append(cells)
+        lines += table(["cache", *(str(g) for g in groups)], body)
+    depths = sorted({n for (_, d, g, n) in at if d == 64 and g == 3})
+    lines += ["", "head_dim 64, 3 query heads per KV head: microseconds a layer by depth:", ""]
+    lines += table(["cache", *(f"{d:,}" for d in depths)],
+                   [[name] + [f"{at[name, 64, 3, d]['us_per_layer']:.0f}" for d in depths]
+                    for name in names])
+    if result["callgrind"]:
+        c = result["callgrind"]["settings"]
+        lines += ["", f"Instructions of one call counted by callgrind (head_dim {c['head_dim']}, "
+                      f"{c['kv_heads']} KV heads, {c['group']} query heads each, {c['depth']:,} "
+                      "tokens, one thread):", ""]
+        body = [[name, f"{n / 1e6:.2f} M", f"{n / c['depth'] / c['kv_heads']:.0f}",
+                 f"{n / at[name, 64, 3, depth]['us_per_layer'] / 1000:.1f}"]
+                for name, n in result["callgrind"]["instructions_per_layer"].items()]
+        lines += table(["cache", "a layer", "a cached token and KV head",
+                        "instructions a nanosecond in the timed run"], body)
+    elif not result["instructions_counted"]:
+        lines += ["", f"Instructions were not counted: {result['no_instructions_because']}."]
+    return lines
+
+
+def chart(result):
+    """Tokens per second (logarithmic) by depth, each line named at its end."""
+    width, height, left, right, top, bottom = 760, 420, 56, 150, 40, 48
+    rows = [r for r in result["results"] if "skipped" not in r]
+    depths = sorted({r["settings"]["depth"] for r in rows})
+    names = [line for line in LINES if any(r["name"] == line[0] for r in rows)]
+    speeds = [r["tokens_per_second"] for r in rows if r["name"] in {n[0] for n in names}]
+    low = 0.8 * min(speeds)
+    high = max(speeds) * 1.15
+
+    def x(depth):  # depths lie at equal distances
+        return left + (width - left - right) * depths.index(depth) / max(1, len(depths) - 1)
+
+    def y(speed):
+        share = math.log(speed / low) / math.log(high / low)
+        return height - bottom - (height - top - bottom) * share
+
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+           f'font-family="system-ui, sans-serif" font-size="13" role="img" '
+           f'aria-label="Decode speed by depth">',
+           f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+           f'<text x="{left}" y="22" font-size="15" font-weight="600" fill="#222">'
+           f'Decode, tokens per second by depth ({result["model"].split(".")[0]})</text>']
+    tick = 10 ** math.floor(math.log10(low))
+    while tick <= high:
+        for step in (1, 2, 5):
+            value = tick * step
+            if low <= value <= high:
+                out += [f'<line x1="{left}" x2="{width - right}" y1="{y(value):.1f}" '
+                        f'y2="{y(value):.1f}" stroke="#e5e5e5"/>',
+                        f'<text x="{left - 8}" y="{y(value) + 4:.1f}" text-anchor="end" '
+                        f'fill="#555">{value:g}</text>']
+        tick *= 10
+    for d in depths:
+        label = f"{d // 1024}k" if d >= 1024 else str(d)
+        out.append(f'<text x="{x(d):.1f}" y="{height - bottom + 20}" text-anchor="middle" '
+                   f'fill="#555">{label}</text>')
+    out.append(f'<text x="{(left + width - right) / 2}" y="{height - 8}" text-anchor="middle" '
+               f'fill="#555">tokens in the cache</text>')
+    ends = []
+    for name, label, colour in names:
+        points = [(x(r["settings"]["depth"]), y(r["tokens_per_second"])) for r in rows
+                  if r["name"] == name]
+        path = " ".join(f"{px:.1f},{py:.1f}" for px, py in points)
+        dash = ' stroke-dasharray="6 4"' if name.startswith("llama.cpp") else ""
+        out.append(f'<polyline points="{path}" fill="none" stroke="{colour}" '
+                   f'stroke-width="2.2"{dash}/>')
+        out += [f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3" fill="{colour}"/>'
+                for px, py in points]
+        ends.append([points[-1][1], points[-1], label, colour])
+    # Names that would touch are moved apart, top to bottom.
+    ends.sort(key=lambda e: e[0])
+    for above, below in zip(ends, ends[1:]):
+        below[0] = max(below[0], above[0] + 16)
+    for at_y, (px, py), label, colour in ends:
+        same = abs(px - (width - right)) < 1
+        out += [f'<line x1="{px + 5:.1f}" y1="{py:.1f}" x2="{width - right + 16}" '
+                f'y2="{at_y:.1f}" stroke="{colour}" stroke-width="0.7" opacity="'
+                f'{0.6 if same else 0.35}"/>',
+                f'<text x="{width - right + 20}" y="{at_y + 4:.1f}" fill="{colour}">{label}</text>']
+    return "\n".join([*out, "</svg>", ""])
+
+
+def main():
+    decode = load("decode.json")
+    lines = {"decode": decode_lines(decode), "shape": shape_lines(load("decode_shape.json")),
+             "attention": attention_lines(load("attention.json"))}
+    old = PAGE.read_text(encoding="utf-8")
+    new = MARKERS.sub(lambda m: m.group(1) + "\n".join(lines[m.group(2)]) + "\n" + m.group(3), old)
+    files = {PAGE: new}
+    if decode is not None:
+        files[CHART] = chart(decode)
+    stale = [p for p, text in files.items()
+             if not p.exists() or p.read_text(encoding="utf-8") != text]
+    if "--check" in sys.argv[1:]:
+        for path in stale:
+            print(f"{path.relative_to(ROOT)} is not up to date: run bench/speed_page.py",
+                  file=sys.stderr)
+        return 1 if stale else 0
+    for path in stale:
+        path.write_text(files[path], encoding="utf-8")
+        print(f"wrote {path.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
