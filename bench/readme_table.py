@@ -40,9 +40,11 @@ def formats_table(result):
 def peer_table(result):
     depths = sorted({row["depth"] for row in result["results"]})
     names = list(dict.fromkeys(row["name"] for row in result["results"]))
+    runs = min(row["tokens_per_second"]["runs"] for row in result["results"])
+    how = "one run of each" if runs == 1 else f"alternating runs, median of {runs}"
     lines = [f"Decode, tokens per second, beside {result['peer']['name']} "
-             f"(`{result['peer']['flags']}`) on the same file and threads, alternating runs, "
-             f"median (`bench/compare_llama.py`; {machine_words(result['machine'])}, "
+             f"(`{result['peer']['flags']}`) on the same file and threads, {how} "
+             f"(`bench/compare_llama.py`; {machine_words(result['machine'])}, "
              f"{result['isa']}):", "",
              "| cache | " + " | ".join(f"depth {d:,}" for d in depths) + " |",
              "|---|" + "---|" * len(depths)]
