@@ -123,7 +123,7 @@ TEST(Pins, ErrorsNameTheWord) {
       {"4-2=k8v4", StatusCode::kInvalidArgument,
        "--pin '4-2=k8v4': '4-2' is not a layer or a range of them, like 3 or 0-2"},
       {"1=best", StatusCode::kInvalidArgument, "--pin '1=best': 'best' is not a cache format"},
-      {"1=k5v5", StatusCode::kUnsupported, "--pin '1=k5v5': "},
+      {"1=k7v7", StatusCode::kUnsupported, "--pin '1=k7v7': "},
   };
   for (const auto& c : cases) {
     const Status status = ChooseKv(TestModel(), Flags("k4v4", c.pin), 8192).status();
