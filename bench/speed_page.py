@@ -70,7 +70,7 @@ def decode_lines(result):
         lines += [f"Beside it llama.cpp {result['peer']['build']} with "
                   f"`{result['peer']['flags']}` on the same file."]
     base = "llama.cpp f16"
-    lines += ["", f"Tokens per second (times {base}):", ""]
+    lines += ["", f"![Decode speed by depth]({CHART.name})", "", f"Tokens per second (times {base}):", ""]
     body = []
     for name in names:
         cells = [shown(name)]
