@@ -70,7 +70,7 @@ def decode_lines(result):
         lines += [f"Beside it llama.cpp {result['peer']['build']} with "
                   f"`{result['peer']['flags']}` on the same file."]
     base = "llama.cpp f16"
-    lines += ["", f"Tokens per second (times {base}):", ""]
+    lines += ["", f"![Decode speed by depth]({CHART.name})", "", f"Tokens per second (times {base}):", ""]
     body = []
     for name in names:
         cells = [shown(name)]
@@ -125,9 +125,7 @@ def shape_lines(result):
     return lines + skipped_lines(result["results"])
 
 
-def attention_lines(result):
-    if result is None:
-        return ["Nothing was measured yet."]
+def attention_times(result, at):
     rows = result["results"]
     s = rows[0]["settings"]
     lines = [f"One layer of {s['kv_heads']} KV heads, {s['threads']} threads, median of "
@@ -135,8 +133,6 @@ def attention_lines(result):
              f"{result['read_bytes_per_second'] / 1e9:.2f} GB/s ({words(result)})."]
     depth = 8192
     names = list(dict.fromkeys(r["name"] for r in rows))
-    at = {(r["name"], r["settings"]["head_dim"], r["settings"]["group"], r["settings"]["depth"]): r
-          for r in rows}
     for dim in sorted({r["settings"]["head_dim"] for r in rows}):
         groups = sorted({g for (_, d, g, n) in at if d == dim and n == depth})
         lines += ["", f"head_dim {dim}, {depth:,} tokens: microseconds a layer (GB/s, share of "
@@ -152,21 +148,34 @@ def attention_lines(result):
         lines += table(["cache", *(str(g) for g in groups)], body)
     depths = sorted({n for (_, d, g, n) in at if d == 64 and g == 3})
     lines += ["", "head_dim 64, 3 query heads per KV head: microseconds a layer by depth:", ""]
-    lines += table(["cache", *(f"{d:,}" for d in depths)],
-                   [[name] + [f"{at[name, 64, 3, d]['us_per_layer']:.0f}" for d in depths]
-                    for name in names])
-    if result["callgrind"]:
-        c = result["callgrind"]["settings"]
-        lines += ["", f"Instructions of one call counted by callgrind (head_dim {c['head_dim']}, "
-                      f"{c['kv_heads']} KV heads, {c['group']} query heads each, {c['depth']:,} "
-                      "tokens, one thread):", ""]
-        body = [[name, f"{n / 1e6:.2f} M", f"{n / c['depth'] / c['kv_heads']:.0f}",
-                 f"{n / at[name, 64, 3, depth]['us_per_layer'] / 1000:.1f}"]
-                for name, n in result["callgrind"]["instructions_per_layer"].items()]
-        lines += table(["cache", "a layer", "a cached token and KV head",
-                        "instructions a nanosecond in the timed run"], body)
-    elif not result["instructions_counted"]:
-        lines += ["", f"Instructions were not counted: {result['no_instructions_because']}."]
+    return lines + table(["cache", *(f"{d:,}" for d in depths)],
+                         [[name] + [f"{at[name, 64, 3, d]['us_per_layer']:.0f}" for d in depths]
+                          for name in names])
+
+
+def attention_counts(counts):
+    s = counts["settings"]
+    lines = ["", f"Instructions of one call, counted by callgrind (head_dim {s['head_dim']}, "
+                 f"{s['kv_heads']} KV heads, {s['group']} query heads each, {s['depth']:,} "
+                 f"tokens, one thread; {machine_words(counts['measured_on'])}, commit "
+                 f"{counts['measured_on']['commit']}):", ""]
+    base = counts["instructions_per_layer"]["f16"]
+    return lines + table(["cache", "a layer", "a cached token and KV head", "of f16"],
+                         [[name, f"{n / 1e6:.2f} M", f"{n / s['depth'] / s['kv_heads']:.0f}",
+                           f"{100 * n / base:.0f} %"]
+                          for name, n in counts["instructions_per_layer"].items()])
+
+
+def attention_lines(result):
+    lines = []
+    if result and "times" in result:
+        lines += attention_times(result["times"], {
+            (r["name"], r["settings"]["head_dim"], r["settings"]["group"],
+             r["settings"]["depth"]): r for r in result["times"]["results"]})
+    else:
+        lines += ["Times were not measured yet."]
+    if result and "counts" in result:
+        lines += attention_counts(result["counts"])
     return lines
 
 
