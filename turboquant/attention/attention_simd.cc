@@ -257,7 +257,7 @@ HWY_INLINE void AddCenter(const BlockArgs& args, int r0, float* HWY_RESTRICT sco
   const std::vector<HeadCenter::Pair>& pairs = args.rows->center->pairs;
   const size_t num_pairs = pairs.size();
   const float* start = args.center_table->BlockStart(args.block);
-  float turned[kMaxCenterPairs][2 * kRows];
+  float turned[kMaxHeadDim][2 * kRows];  // a pair has at least one channel
   for (size_t p = 0; p < num_pairs; ++p) {
     const size_t slot = args.center_table->Slot(pairs[p].freq);
     const float c0 = start[2 * slot], s0 = start[2 * slot + 1];

@@ -46,6 +46,10 @@ Status CacheConfig::Validate() const {
                              "or a profile");
     }
     if (centers.empty()) continue;
+    if (static_cast<int>(centers[i].pairs.size()) > head_dim) {
+      return InvalidArgument(where, ": a centre of ", centers[i].pairs.size(),
+                             " pairs; head_dim is ", head_dim);
+    }
     for (const HeadCenter::Pair& p : centers[i].pairs) {
       if (p.i < 0 || p.j < 0 || p.i >= head_dim || p.j >= head_dim || p.freq < -1 ||
           p.freq >= rope.rope_dim() / 2) {
