@@ -58,21 +58,6 @@ T* F16At(T* values, Side side, int padded_dim, int token, int channel) {
                                     : F16Index(channel, token, padded_dim));
 }
 
-float FloatAt(const OpenSide& open, int token, int channel) {
-  const int padded = PaddedDim(open.head_dim);
-  switch (open.type) {
-    case ValueType::kFP8:
-      return F32FromFP8(*Int8At(reinterpret_cast<const uint8_t*>(open.values), open.side, padded,
-                                token, channel));
-    case ValueType::kBF16:
-      return F32FromBF16(
-          *F16At(reinterpret_cast<const bf16_t*>(open.values), open.side, padded, token, channel));
-    default:
-      return F32FromF16(
-          *F16At(reinterpret_cast<const f16_t*>(open.values), open.side, padded, token, channel));
-  }
-}
-
 // Codes of a block side, in the order of record_layout.h.
 class CodeWriter {
  public:
@@ -83,14 +68,14 @@ class CodeWriter {
         num_depth_(NumDepth(side, head_dim)) {
     cells_.Reserve(static_cast<size_t>(padded_) * kPageLen);
   }
-  // codes of one token from channel `first` on.
-  void Put(int token, int first, const uint8_t* codes, int n) {
+  // The codes of one token, of all padded channels.
+  void Put(int token, const uint8_t* codes) {
     if (side_ == Side::kK) {
-      for (int c = 0; c < n; c += 4) {
-        std::memcpy(&cells_[CodeIndex(token, first + c, num_depth_)], codes + c, 4);
+      for (int c = 0; c < padded_; c += 4) {
+        std::memcpy(&cells_[CodeIndex(token, c, num_depth_)], codes + c, 4);
       }
     } else {
-      for (int c = 0; c < n; ++c) cells_[CodeIndex(first + c, token, num_depth_)] = codes[c];
+      for (int c = 0; c < padded_; ++c) cells_[CodeIndex(c, token, num_depth_)] = codes[c];
     }
   }
   void Pack(uint8_t* out) const { PackCodes(codec_.bits, cells_.data(), padded_, out); }
@@ -115,6 +100,18 @@ float GainOf(const Codec& codec, const CodebookTable& book, const RowSums& sums,
 }
 
 using Int8Rows = int8_t[kPageLen][kMaxHeadDim];
+
+// Lengths of rows [64][head_dim].
+void RowNorms(const std::vector<float>& rows, int head_dim, float* norm) {
+  for (int t = 0; t < kPageLen; ++t) {
+    double sum = 0;
+    for (int c = 0; c < head_dim; ++c) {
+      const double v = rows[static_cast<size_t>(t) * head_dim + c];
+      sum += v * v;
+    }
+    norm[t] = static_cast<float>(std::sqrt(sum));
+  }
+}
 
 // One log8 scale a token, 8 bits: the open row with its scale rounded up.
 void SealInt8(const OpenSide& open, const Int8Rows& rows, const float* row_scale, uint8_t* codes,
@@ -166,7 +163,7 @@ void SealBook(const Codec& codec, const CodebookTable& book, const OpenSide& ope
     const RowSums sums = CodeRow(book, rows[t], open.head_dim, padded, row_codes);
     scale[t] = row_scale[t] * GainOf(codec, book, sums, open.head_dim);
     energy[t] = sums.ll;
-    writer.Put(t, 0, row_codes, padded);
+    writer.Put(t, row_codes);
   }
   writer.Pack(codes);
   StoreLog8Scales(scale, energy, scales, base, norm);
@@ -251,7 +248,7 @@ void SealGroups(const Codec& codec, const CodebookTable* book, const OpenSide& o
         scale[i] = row_scale[t] * GainOf(codec, *book, sums, std::max(n, 1));
       }
     }
-    if (!ranged) writer.Put(t, 0, row_codes, padded);
+    if (!ranged) writer.Put(t, row_codes);
   }
   const float base_value = GroupBase(codec, num_groups, scale.data(), offset.data(), base);
   for (int g = 0; g < num_groups; ++g) {
@@ -275,20 +272,13 @@ void SealGroups(const Codec& codec, const CodebookTable* book, const OpenSide& o
         row_codes[c] = static_cast<uint8_t>(std::clamp(code, 0.f, top_level));
       }
     }
-    if (codec.bits < 8) writer.Put(t, 0, row_codes, padded);
+    if (codec.bits < 8) writer.Put(t, row_codes);
   }
   if (codec.bits < 8) writer.Pack(codes);
   std::vector<float> decoded(static_cast<size_t>(kPageLen) * head_dim);
   DecodeSealedSide(codec, codec.codebook == Codebook::kCalibrated ? book : nullptr, open.side,
                    head_dim, codes, scales, *base, decoded.data());
-  for (int t = 0; t < kPageLen; ++t) {
-    double sum = 0;
-    for (int c = 0; c < head_dim; ++c) {
-      const double v = decoded[static_cast<size_t>(t) * head_dim + c];
-      sum += v * v;
-    }
-    norm[t] = static_cast<float>(std::sqrt(sum));
-  }
+  RowNorms(decoded, head_dim, norm);
 }
 
 }  // namespace
@@ -339,17 +329,19 @@ void WriteOpenRows(const RowWriter& w, const float* x, size_t stride, int64_t fi
 }
 
 void ReadInt8Rows(const OpenSide& open, int8_t (*rows)[kMaxHeadDim], float* scale) {
-  const int padded = PaddedDim(open.head_dim);
-  for (int t = 0; t < kPageLen; ++t) {
-    if (open.type == ValueType::kInt) {
-      const auto* v = reinterpret_cast<const int8_t*>(open.values);
+  const int head_dim = open.head_dim, padded = PaddedDim(head_dim);
+  if (open.type == ValueType::kInt) {
+    const auto* v = reinterpret_cast<const int8_t*>(open.values);
+    for (int t = 0; t < kPageLen; ++t) {
       for (int c = 0; c < padded; ++c) rows[t][c] = *Int8At(v, open.side, padded, t, c);
       scale[t] = open.scales[t];
-      continue;
     }
-    float x[kMaxHeadDim];
-    for (int c = 0; c < open.head_dim; ++c) x[c] = FloatAt(open, t, c);
-    scale[t] = QuantizeRow(x, open.head_dim, padded, rows[t]);
+    return;
+  }
+  std::vector<float> x(static_cast<size_t>(kPageLen) * head_dim);
+  DecodeOpenSide(open, x.data());
+  for (int t = 0; t < kPageLen; ++t) {
+    scale[t] = QuantizeRow(&x[static_cast<size_t>(t) * head_dim], head_dim, padded, rows[t]);
   }
 }
 
@@ -360,13 +352,10 @@ void SealSide(const Codec& codec, const CodebookTable* calibrated, const OpenSid
     // Same values, same order: float rows are final.
     std::memcpy(codes, open.values, ValueBytes(codec.bits, open.head_dim));
     *base = 0;
-    for (int t = 0; bound != nullptr && t < kPageLen; ++t) {
-      double sum = 0;
-      for (int c = 0; c < open.head_dim; ++c) {
-        const double f = FloatAt(open, t, c);
-        sum += f * f;
-      }
-      norm[t] = static_cast<float>(std::sqrt(sum));
+    if (bound != nullptr) {
+      std::vector<float> rows(static_cast<size_t>(kPageLen) * open.head_dim);
+      DecodeOpenSide(open, rows.data());
+      RowNorms(rows, open.head_dim, norm);
     }
   } else {
     alignas(kCacheLine) Int8Rows rows;
