@@ -60,6 +60,7 @@ struct BlockArgs {
   const AnchorInfo* anchors = nullptr;
   const uint8_t* k_anchors = nullptr;
   const uint8_t* v_anchors = nullptr;
+  bool use_vnni = false;  // the machine runs multiply_vnni.h
   // Tokens of the block that row r sees; nullptr: all 64. Every row sees at least one.
   const int* num_visible = nullptr;
 };

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "turboquant/attention/attention_kernels.h"
+#include "turboquant/attention/multiply_vnni.h"
 #include "turboquant/codec/anchor.h"
 #include "turboquant/codec/log8.h"
 #include "turboquant/codec/pack.h"
@@ -126,7 +127,14 @@ HWY_INLINE void MultiplyCells(const uint8_t* HWY_RESTRICT tile, int num_groups, 
 template <int kRows>
 HWY_INLINE void MultiplyPairs(const int8_t* HWY_RESTRICT values, int num_lanes, int num_pairs,
                               const int16_t* HWY_RESTRICT digits, int digit_stride,
-                              int32_t* HWY_RESTRICT out, int out_stride) {
+                              int32_t* HWY_RESTRICT out, int out_stride,
+                              [[maybe_unused]] bool use_vnni) {
+#if HWY_TARGET == HWY_AVX3
+  if (use_vnni) {
+    MultiplyPairsVnni(values, num_lanes, num_pairs, digits, digit_stride, kRows, out, out_stride);
+    return;
+  }
+#endif
   const hn::CappedTag<int32_t, 16> d32;
   const hn::RepartitionToNarrow<decltype(d32)> d16;
   const hn::Rebind<int8_t, decltype(d16)> d8;
@@ -205,8 +213,15 @@ HWY_INLINE void MultiplyFloats(const T* HWY_RESTRICT values, int num_lanes, int 
 // compiled for every number of rows and instruction set.
 template <int kRows, bool kTileUnsigned>
 HWY_INLINE void MultiplyCodes(const uint8_t* tile, int num_groups, int num_quads, int max_sums,
-                              const uint8_t* digits, int digit_stride, int32_t* out,
-                              int out_stride) {
+                              const uint8_t* digits, int digit_stride, int32_t* out, int out_stride,
+                              [[maybe_unused]] bool use_vnni) {
+#if HWY_TARGET == HWY_AVX3
+  if (use_vnni) {
+    MultiplyCodesVnni(tile, kTileUnsigned, num_groups, num_quads, digits, digit_stride, kRows, out,
+                      out_stride);
+    return;
+  }
+#endif
   constexpr int kMany = kTileUnsigned ? 4 : 16;
   if (max_sums >= kMany) {
     MultiplyCells<kRows, kMany, kTileUnsigned>(tile, num_groups, num_quads, digits, digit_stride,
@@ -393,12 +408,13 @@ HWY_INLINE void AttendRows(const BlockArgs& args, int r0, const BlockTiles& tile
     const bool codes = args.k.is_codes();
     if (!codes) {
       MultiplyPairs<kRows>(reinterpret_cast<const int8_t*>(args.k.values), kPageLen, dim / 2,
-                           rows.q16 + static_cast<size_t>(r0) * dim, dim, exact, kPageLen);
+                           rows.q16 + static_cast<size_t>(r0) * dim, dim, exact, kPageLen,
+                           args.use_vnni);
     } else {
       MultiplyCodes<kRows, true>(
           tiles.k_tile, kPageLen / 16, dim / 4, tiles.max_k_sums,
           reinterpret_cast<const uint8_t*>(rows.q8 + static_cast<size_t>(r0) * dim), dim, exact,
-          kPageLen);
+          kPageLen, args.use_vnni);
     }
     for (int i = 0; i < kRows; ++i) {
       const auto shift = hn::Set(di, codes ? tiles.k_offset * rows.q8_sum[r0 + i] : 0);
@@ -433,10 +449,10 @@ HWY_INLINE void AttendRows(const BlockArgs& args, int r0, const BlockTiles& tile
   } else {
     if (args.v.is_int8()) {
       MultiplyPairs<kRows>(reinterpret_cast<const int8_t*>(args.v.values), dim, kPageLen / 2,
-                           w.i16[0], kPageLen, exact, dim);
+                           w.i16[0], kPageLen, exact, dim, args.use_vnni);
     } else {
       MultiplyCodes<kRows, false>(tiles.v_tile, dim / 16, kPageLen / 4, tiles.max_v_sums, w.u8[0],
-                                  kPageLen, exact, dim);
+                                  kPageLen, exact, dim, args.use_vnni);
     }
     for (int i = 0; i < kRows; ++i) {
       const auto alpha = hn::Set(d, w.alpha[i]), scale = hn::Set(d, w.scale[i]);
