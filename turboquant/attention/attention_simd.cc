@@ -209,29 +209,67 @@ HWY_INLINE void MultiplyFloats(const T* HWY_RESTRICT values, int num_lanes, int 
   }
 }
 
+// Levels of one side that attention multiplies as codes.
+struct CodeLevels {
+  const uint8_t* tile = nullptr;  // unpacked; nullptr: multiplied from the packed codes
+  HWY_ALIGN uint8_t table[kMaxLevels];
+  int offset = 0, max_sums = 1;
+};
+
+// Unpacks one side to bytes, offset added, in the order of its cells; or leaves that to the product
+// where the machine can and too few rows would share the bytes.
+HWY_INLINE void PrepareLevels(const BlockSide& side, Side which, int dim, bool stay_packed,
+                              AlignedBuffer<uint8_t>* buffer, CodeLevels* levels) {
+  const bool is_k = which == Side::kK;
+  if (side.trellis) {
+    const TrellisTable& trellis = GetTrellis(side.bits);
+    levels->offset = is_k ? trellis.offset : 0;
+    levels->max_sums = is_k ? trellis.max_k_sums : trellis.max_v_sums;
+    const int lanes = is_k ? kPageLen : dim;
+    buffer->Reserve(static_cast<size_t>(dim) * kPageLen);
+    UnpackTrellis(side.bits, side.values, lanes / 16, dim * kPageLen / lanes / 4, levels->offset,
+                  buffer->data());
+    levels->tile = buffer->data();
+    return;
+  }
+  levels->offset = is_k ? side.book->offset : 0;
+  levels->max_sums = is_k ? side.book->max_k_sums : side.book->max_v_sums;
+  LevelTable(*side.book, levels->offset, levels->table);
+  if (stay_packed && CanMultiplyPacked(side.bits, dim)) return;
+  buffer->Reserve(static_cast<size_t>(dim) * kPageLen);
+  UnpackCodes(side.bits, side.values, dim, levels->table, buffer->data());
+  levels->tile = buffer->data();
+}
+
 // kSums must divide the number of quads: a multiple of 4 for K, 16 for V. Few cases, as each is
 // compiled for every number of rows and instruction set.
 template <int kRows, bool kTileUnsigned>
-HWY_INLINE void MultiplyCodes(const uint8_t* tile, int num_groups, int num_quads, int max_sums,
-                              const uint8_t* digits, int digit_stride, int32_t* out, int out_stride,
-                              [[maybe_unused]] bool use_vnni) {
+HWY_INLINE void MultiplyCodes([[maybe_unused]] const BlockArgs& args,
+                              [[maybe_unused]] const BlockSide& side, const CodeLevels& levels,
+                              int num_groups, int num_quads, const uint8_t* digits,
+                              int digit_stride, int32_t* out, int out_stride) {
 #if HWY_TARGET == HWY_AVX3
-  if (use_vnni) {
-    MultiplyCodesVnni(tile, kTileUnsigned, num_groups, num_quads, digits, digit_stride, kRows, out,
-                      out_stride);
+  if (levels.tile == nullptr) {
+    MultiplyPackedVnni(side.bits, side.values, levels.table, kTileUnsigned, num_groups, num_quads,
+                       digits, digit_stride, kRows, out, out_stride);
+    return;
+  }
+  if (args.use_vnni) {
+    MultiplyCodesVnni(levels.tile, kTileUnsigned, num_groups, num_quads, digits, digit_stride,
+                      kRows, out, out_stride);
     return;
   }
 #endif
   constexpr int kMany = kTileUnsigned ? 4 : 16;
-  if (max_sums >= kMany) {
-    MultiplyCells<kRows, kMany, kTileUnsigned>(tile, num_groups, num_quads, digits, digit_stride,
-                                               out, out_stride);
-  } else if (max_sums >= 2) {
-    MultiplyCells<kRows, 2, kTileUnsigned>(tile, num_groups, num_quads, digits, digit_stride, out,
-                                           out_stride);
+  if (levels.max_sums >= kMany) {
+    MultiplyCells<kRows, kMany, kTileUnsigned>(levels.tile, num_groups, num_quads, digits,
+                                               digit_stride, out, out_stride);
+  } else if (levels.max_sums >= 2) {
+    MultiplyCells<kRows, 2, kTileUnsigned>(levels.tile, num_groups, num_quads, digits, digit_stride,
+                                           out, out_stride);
   } else {
-    MultiplyCells<kRows, 1, kTileUnsigned>(tile, num_groups, num_quads, digits, digit_stride, out,
-                                           out_stride);
+    MultiplyCells<kRows, 1, kTileUnsigned>(levels.tile, num_groups, num_quads, digits, digit_stride,
+                                           out, out_stride);
   }
 }
 
@@ -248,8 +286,30 @@ HWY_INLINE V Exp2(D d, V x) {
   y = hn::MulAdd(y, f, hn::Set(d, 2.4022651e-1f));
   y = hn::MulAdd(y, f, hn::Set(d, 6.9314718e-1f));
   y = hn::MulAdd(y, f, hn::Set(d, 1.f));
-  const auto exponent = hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127)));
+  const auto exponent = hn::ShiftLeft<23>(hn::Add(NearestInRange(d, n), hn::Set(di, 127)));
   return hn::IfThenElseZero(hn::Ge(x, hn::Set(d, -126.f)), hn::Mul(y, hn::BitCast(d, exponent)));
+}
+
+// table[index] of 16 floats.
+template <class D, class VI>
+HWY_INLINE hn::Vec<D> LookUpSixteen(D d, const float* HWY_RESTRICT table, VI index) {
+  constexpr int kLanes = static_cast<int>(hn::MaxLanes(d));
+  if constexpr (kLanes == 16) {
+    return hn::TableLookupLanes(hn::LoadU(d, table), hn::IndicesFromVec(d, index));
+  } else if constexpr (kLanes == 8) {
+    const hn::RebindToSigned<D> di;
+    const auto lanes = hn::IndicesFromVec(d, hn::And(index, hn::Set(di, 7)));
+    return hn::IfThenElse(hn::RebindMask(d, hn::Gt(index, hn::Set(di, 7))),
+                          hn::TableLookupLanes(hn::LoadU(d, table + 8), lanes),
+                          hn::TableLookupLanes(hn::LoadU(d, table), lanes));
+  } else {
+    const hn::RebindToSigned<D> di;
+    HWY_ALIGN int32_t i[kLanes];
+    HWY_ALIGN float found[kLanes];
+    hn::Store(index, di, i);
+    for (int lane = 0; lane < kLanes; ++lane) found[lane] = table[i[lane]];
+    return hn::Load(d, found);
+  }
 }
 
 // Scales of a side as floats.
@@ -258,9 +318,24 @@ HWY_INLINE void LoadScales(const BlockSide& side, float* HWY_RESTRICT out) {
     std::memcpy(out, side.scales, kPageLen * sizeof(float));
     return;
   }
-  const float* HWY_RESTRICT table = Log8Table();
-  for (int t = 0; t < kPageLen; ++t) {
-    out[t] = side.log8 == nullptr ? 1.f : side.base * table[side.log8[t]];
+  const hn::CappedTag<float, 16> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  const hn::Rebind<uint8_t, decltype(d)> du8;
+  constexpr int kLanes = static_cast<int>(hn::MaxLanes(d));
+  const auto base = hn::Set(d, side.base);
+  for (int t = 0; t < kPageLen; t += kLanes) {
+    if (side.log8 == nullptr) {
+      hn::StoreU(hn::Set(d, 1.f), d, out + t);
+      continue;
+    }
+    const auto code = hn::PromoteTo(di, hn::LoadU(du8, side.log8 + t));
+    const auto next = hn::Add(code, hn::Set(di, 1));
+    const auto octave = hn::Sub(hn::ShiftRight<4>(next), hn::Set(di, 16));
+    const auto part = LookUpSixteen(d, Log8Parts(), hn::And(next, hn::Set(di, 15)));
+    const auto scale = hn::BitCast(d, hn::Add(hn::BitCast(di, part), hn::ShiftLeft<23>(octave)));
+    hn::StoreU(
+        hn::Mul(base, hn::IfThenZeroElse(hn::RebindMask(d, hn::Eq(code, hn::Zero(di))), scale)), d,
+        out + t);
   }
 }
 
@@ -312,51 +387,79 @@ struct WeightDigits {
   HWY_ALIGN int16_t i16[kRowsAtOnce][kPageLen];
   HWY_ALIGN float f32[kRowsAtOnce][kPageLen];
   float scale[kRowsAtOnce];
-  float alpha[kRowsAtOnce];
+  HWY_ALIGN float alpha[kRowsAtOnce];
   float anchor[kRowsAtOnce][kMaxAnchors];  // weights of the anchors' tokens
 };
 
-// One softmax step: scores (log2) of row r to weights, state and digits. i = row within the chunk.
-HWY_INLINE void SoftmaxStep(const BlockArgs& args, int r, int i, float* HWY_RESTRICT score,
+// One softmax step: scores (log2) of rows from r0 on to weights, state and digits. The rows go side
+// by side, as each alone is a chain of waits.
+template <int kRows>
+HWY_INLINE void SoftmaxStep(const BlockArgs& args, int r0, float* HWY_RESTRICT score,
                             const float* HWY_RESTRICT v_scale, SoftmaxState state,
                             WeightDigits* HWY_RESTRICT w) {
   const hn::CappedTag<float, 16> d;
   const hn::RebindToSigned<decltype(d)> di;
-  const hn::Rebind<uint8_t, decltype(d)> du8;
   const hn::Rebind<int16_t, decltype(d)> d16;
+  using V = hn::Vec<decltype(d)>;
   constexpr int kLanes = static_cast<int>(hn::MaxLanes(d));
-  const int visible = args.num_visible == nullptr ? kPageLen : args.num_visible[r];
-  for (int t = visible; t < kPageLen; ++t) score[t] = -__builtin_inff();
-  auto top = hn::LoadU(d, score);
-  for (int t = kLanes; t < kPageLen; t += kLanes) top = hn::Max(top, hn::LoadU(d, score + t));
-  top = hn::Max(hn::MaxOfLanes(d, top), hn::Set(d, state.m[r]));
-  const float alpha = hn::GetLane(Exp2(d, hn::Sub(hn::Set(d, state.m[r]), top)));
-  auto sum = hn::Zero(d), largest = hn::Zero(d);
-  float* HWY_RESTRICT weight = w->f32[i];
+  if (args.num_visible != nullptr) {
+    for (int i = 0; i < kRows; ++i) {
+      for (int t = args.num_visible[r0 + i]; t < kPageLen; ++t) {
+        score[i * kPageLen + t] = -__builtin_inff();
+      }
+    }
+  }
+  V top[kRows];
+  for (int i = 0; i < kRows; ++i) top[i] = hn::LoadU(d, score + i * kPageLen);
+  for (int t = kLanes; t < kPageLen; t += kLanes) {
+    for (int i = 0; i < kRows; ++i) {
+      top[i] = hn::Max(top[i], hn::LoadU(d, score + i * kPageLen + t));
+    }
+  }
+  const hn::CappedTag<float, kRowsAtOnce> rows_tag;
+  HWY_ALIGN float change[kRowsAtOnce] = {};  // of the running maximum
+  for (int i = 0; i < kRows; ++i) {
+    top[i] = hn::Max(hn::MaxOfLanes(d, top[i]), hn::Set(d, state.m[r0 + i]));
+    change[i] = state.m[r0 + i] - hn::GetLane(top[i]);
+    state.m[r0 + i] = hn::GetLane(top[i]);
+  }
+  hn::Store(Exp2(rows_tag, hn::Load(rows_tag, change)), rows_tag, w->alpha);
+  V sum[kRows], largest[kRows];
+  for (int i = 0; i < kRows; ++i) sum[i] = largest[i] = hn::Zero(d);
   for (int t = 0; t < kPageLen; t += kLanes) {
-    const auto p = Exp2(d, hn::Sub(hn::LoadU(d, score + t), top));
-    sum = hn::Add(sum, p);
-    const auto scaled = hn::Mul(p, hn::LoadU(d, v_scale + t));
-    largest = hn::Max(largest, scaled);
-    hn::StoreU(scaled, d, weight + t);
+    const V scale = hn::LoadU(d, v_scale + t);
+    for (int i = 0; i < kRows; ++i) {
+      const V p = Exp2(d, hn::Sub(hn::LoadU(d, score + i * kPageLen + t), top[i]));
+      sum[i] = hn::Add(sum[i], p);
+      const V scaled = hn::Mul(p, scale);
+      largest[i] = hn::Max(largest[i], scaled);
+      hn::StoreU(scaled, d, w->f32[i] + t);
+    }
   }
-  for (int a = 0; a < args.num_anchors; ++a) {
-    w->anchor[i][a] = std::exp2(score[args.anchors[a].token] - hn::GetLane(top));
+  for (int i = 0; i < kRows; ++i) {
+    for (int a = 0; a < args.num_anchors; ++a) {
+      w->anchor[i][a] = std::exp2(score[i * kPageLen + args.anchors[a].token] - state.m[r0 + i]);
+    }
+    float& l = state.l[r0 + i];
+    l = l * w->alpha[i] + hn::GetLane(hn::SumOfLanes(d, sum[i]));
   }
-  w->alpha[i] = alpha;
-  state.m[r] = hn::GetLane(top);
-  state.l[r] = state.l[r] * alpha + hn::GetLane(hn::SumOfLanes(d, sum));
   if (args.v.is_float()) return;
-  const float limit = static_cast<float>(args.v.is_int8() ? kMaxPDigit16 : kMaxVDigit);
-  const float top_weight = hn::GetLane(hn::MaxOfLanes(d, largest));
-  w->scale[i] = top_weight / limit;
-  const auto factor = hn::Set(d, top_weight > 0 ? limit / top_weight : 0.f);
+  const bool is_int8 = args.v.is_int8();
+  const float limit = static_cast<float>(is_int8 ? kMaxPDigit16 : kMaxVDigit);
+  V factor[kRows];
+  for (int i = 0; i < kRows; ++i) {
+    const float top_weight = hn::GetLane(hn::MaxOfLanes(d, largest[i]));
+    w->scale[i] = top_weight / limit;
+    factor[i] = hn::Set(d, top_weight > 0 ? limit / top_weight : 0.f);
+  }
   for (int t = 0; t < kPageLen; t += kLanes) {
-    const hn::Vec<decltype(di)> digit = hn::NearestInt(hn::Mul(hn::LoadU(d, weight + t), factor));
-    if (args.v.is_int8()) {
-      hn::StoreU(hn::DemoteTo(d16, digit), d16, w->i16[i] + t);
-    } else {
-      hn::StoreU(hn::DemoteTo(du8, digit), du8, w->u8[i] + t);
+    for (int i = 0; i < kRows; ++i) {
+      const auto digit = NearestInRange(d, hn::Mul(hn::LoadU(d, w->f32[i] + t), factor[i]));
+      if (is_int8) {
+        hn::StoreU(hn::DemoteTo(d16, digit), d16, w->i16[i] + t);
+      } else {
+        StoreAsBytes(di, digit, w->u8[i] + t);
+      }
     }
   }
 }
@@ -365,11 +468,9 @@ HWY_INLINE void SoftmaxStep(const BlockArgs& args, int r, int i, float* HWY_REST
 struct BlockTiles {
   HWY_ALIGN float k_scale[kPageLen];
   HWY_ALIGN float v_scale[kPageLen];
-  const uint8_t* k_tile = nullptr;
-  const uint8_t* v_tile = nullptr;
+  CodeLevels k_levels, v_levels;
   const float* k_floats = nullptr;
   const float* v_floats = nullptr;
-  int k_offset = 0, max_k_sums = 1, max_v_sums = 1;
 };
 
 // o = o * alpha + block_sum, for floats or integers with a scale.
@@ -412,12 +513,12 @@ HWY_INLINE void AttendRows(const BlockArgs& args, int r0, const BlockTiles& tile
                            args.use_vnni);
     } else {
       MultiplyCodes<kRows, true>(
-          tiles.k_tile, kPageLen / 16, dim / 4, tiles.max_k_sums,
+          args, args.k, tiles.k_levels, kPageLen / 16, dim / 4,
           reinterpret_cast<const uint8_t*>(rows.q8 + static_cast<size_t>(r0) * dim), dim, exact,
-          kPageLen, args.use_vnni);
+          kPageLen);
     }
     for (int i = 0; i < kRows; ++i) {
-      const auto shift = hn::Set(di, codes ? tiles.k_offset * rows.q8_sum[r0 + i] : 0);
+      const auto shift = hn::Set(di, codes ? tiles.k_levels.offset * rows.q8_sum[r0 + i] : 0);
       const auto scale = hn::Set(d, codes ? rows.q8_scale[r0 + i] : rows.q16_scale[r0 + i]);
       for (int t = 0; t < kPageLen; t += kLanes) {
         const auto sum = hn::ConvertTo(d, hn::Sub(hn::LoadU(di, exact + i * kPageLen + t), shift));
@@ -433,8 +534,8 @@ HWY_INLINE void AttendRows(const BlockArgs& args, int r0, const BlockTiles& tile
       score[i * kPageLen + args.anchors[a].token] +=
           DotFloats(q + i * dim, &scratch.k_anchors[static_cast<size_t>(a) * dim], dim);
     }
-    SoftmaxStep(args, r0 + i, i, score + i * kPageLen, tiles.v_scale, state, &w);
   }
+  SoftmaxStep<kRows>(args, r0, score, tiles.v_scale, state, &w);
 
   float* HWY_RESTRICT o = state.o + static_cast<size_t>(r0) * dim;
   if (args.v.is_float()) {
@@ -451,8 +552,8 @@ HWY_INLINE void AttendRows(const BlockArgs& args, int r0, const BlockTiles& tile
       MultiplyPairs<kRows>(reinterpret_cast<const int8_t*>(args.v.values), dim, kPageLen / 2,
                            w.i16[0], kPageLen, exact, dim, args.use_vnni);
     } else {
-      MultiplyCodes<kRows, false>(tiles.v_tile, dim / 16, kPageLen / 4, tiles.max_v_sums, w.u8[0],
-                                  kPageLen, exact, dim, args.use_vnni);
+      MultiplyCodes<kRows, false>(args, args.v, tiles.v_levels, dim / 16, kPageLen / 4, w.u8[0],
+                                  kPageLen, exact, dim);
     }
     for (int i = 0; i < kRows; ++i) {
       const auto alpha = hn::Set(d, w.alpha[i]), scale = hn::Set(d, w.scale[i]);
@@ -474,41 +575,25 @@ HWY_INLINE void AttendRows(const BlockArgs& args, int r0, const BlockTiles& tile
   }
 }
 
-// Levels of a side as bytes, offset added, in the order of its cells.
-HWY_INLINE const uint8_t* FillTile(const BlockSide& side, Side which, int dim, int offset,
-                                   AlignedBuffer<uint8_t>* tile) {
-  tile->Reserve(static_cast<size_t>(dim) * kPageLen);
-  if (side.trellis) {
-    const int lanes = which == Side::kK ? kPageLen : dim;
-    UnpackTrellis(side.bits, side.values, lanes / 16, dim * kPageLen / lanes / 4, offset,
-                  tile->data());
-  } else {
-    HWY_ALIGN uint8_t table[kMaxLevels];
-    LevelTable(*side.book, offset, table);
-    UnpackCodes(side.bits, side.values, dim, table, tile->data());
-  }
-  return tile->data();
-}
-
 void AttendBlock(const BlockArgs& args, SoftmaxState state, BlockScratch* scratch) {
   const QueryRows& rows = *args.rows;
   const int dim = rows.padded_dim;
   BlockTiles tiles;
   LoadScales(args.k, tiles.k_scale);
   LoadScales(args.v, tiles.v_scale);
+#if HWY_TARGET == HWY_AVX3
+  const bool stay_packed = args.use_vnni && rows.num_rows <= kRowsAtOnce;
+#else
+  constexpr bool stay_packed = false;
+#endif
   if (args.k.is_codes()) {
-    tiles.k_offset = args.k.trellis ? GetTrellis(args.k.bits).offset : args.k.book->offset;
-    tiles.max_k_sums =
-        args.k.trellis ? GetTrellis(args.k.bits).max_k_sums : args.k.book->max_k_sums;
-    tiles.k_tile = FillTile(args.k, Side::kK, dim, tiles.k_offset, &scratch->k_tile);
+    PrepareLevels(args.k, Side::kK, dim, stay_packed, &scratch->k_tile, &tiles.k_levels);
   } else if (args.k.is_float() && args.k.type != ValueType::kF16) {
     FillFloats(args.k, Side::kK, dim, &scratch->k_tile, &scratch->k_floats);
     tiles.k_floats = scratch->k_floats.data();
   }
   if (args.v.is_codes()) {
-    tiles.max_v_sums =
-        args.v.trellis ? GetTrellis(args.v.bits).max_v_sums : args.v.book->max_v_sums;
-    tiles.v_tile = FillTile(args.v, Side::kV, dim, 0, &scratch->v_tile);
+    PrepareLevels(args.v, Side::kV, dim, stay_packed, &scratch->v_tile, &tiles.v_levels);
   } else if (args.v.is_float() && args.v.type != ValueType::kF16) {
     FillFloats(args.v, Side::kV, dim, &scratch->v_tile, &scratch->v_floats);
     tiles.v_floats = scratch->v_floats.data();

@@ -4,14 +4,20 @@
 
 #if defined(__x86_64__)
 
+#if defined(__GNUC__) && !defined(__clang__)
+// GCC 12 takes the undefined operand inside its own _mm512_permutexvar_epi8 for a bug of ours.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
 #include <immintrin.h>
 
+#include <array>
 #include <cstddef>
 #include <cstring>
 
 // Intrinsics, as Highway 1.0 has no such product. The instruction set is that of these functions
 // alone: nothing else in the program may be compiled for it.
-#define TQ_VNNI __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni")))
+#define TQ_VNNI __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni,avx512vbmi")))
 
 namespace tq {
 namespace {
@@ -72,6 +78,103 @@ void MultiplyRows(const uint8_t* tile, int num_groups, int num_quads, const uint
   for (; g < num_groups; ++g) {
     MultiplyGroups<kRows, 1, kTileUnsigned>(tile + g * group_bytes, num_quads, digits, digit_stride,
                                             out + g * 16, out_stride);
+  }
+}
+
+// Packed lines of a unit of cells: 2 cells of 4 bits, 4 of 2 bits, 8 of 3 bits.
+template <int kBits>
+struct Unit {
+  static constexpr int kCells = kBits == 4 ? 2 : kBits == 2 ? 4 : 8;
+  __m512i low[2], high;
+};
+
+template <int kBits>
+TQ_VNNI inline Unit<kBits> LoadUnit(const uint8_t* low, const uint8_t* high) {
+  Unit<kBits> unit;
+  unit.low[0] = _mm512_loadu_si512(low);
+  if constexpr (kBits == 3) {
+    unit.low[1] = _mm512_loadu_si512(low + 64);
+    unit.high = _mm512_loadu_si512(high);
+  }
+  return unit;
+}
+
+// Cell kCell of a unit as levels. The table repeats through 64 entries, so bits above the code and
+// below bit 6 may be anything.
+template <int kBits, int kCell>
+TQ_VNNI inline __m512i UnitCell(const Unit<kBits>& unit, __m512i table) {
+  if constexpr (kBits != 3) {
+    return _mm512_permutexvar_epi8(_mm512_srli_epi16(unit.low[0], kCell * kBits), table);
+  } else {
+    const __m512i low = _mm512_srli_epi16(unit.low[kCell / 4], kCell % 4 * 2);
+    const __m512i high = kCell < 2 ? _mm512_slli_epi16(unit.high, 2 - kCell)
+                                   : _mm512_srli_epi16(unit.high, kCell - 2);
+    // Bits 0 and 1 of low, the others of high.
+    const __m512i code = _mm512_ternarylogic_epi32(_mm512_set1_epi8(3), low, high, 0xCA);
+    return _mm512_permutexvar_epi8(code, table);
+  }
+}
+
+template <int kBits, int kRows, bool kTileUnsigned, int kCell>
+TQ_VNNI inline void AddCells(const Unit<kBits> (&units)[2], __m512i table, const uint8_t* digits,
+                             int digit_stride, __m512i (&sums)[kRows][2]) {
+  if constexpr (kCell < Unit<kBits>::kCells) {
+    const __m512i a = UnitCell<kBits, kCell>(units[0], table);
+    const __m512i b = UnitCell<kBits, kCell>(units[1], table);
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      const __m512i digit = Broadcast(digits + static_cast<size_t>(r) * digit_stride + kCell * 4);
+      if constexpr (kTileUnsigned) {
+        sums[r][0] = _mm512_dpbusd_epi32(sums[r][0], a, digit);
+        sums[r][1] = _mm512_dpbusd_epi32(sums[r][1], b, digit);
+      } else {
+        sums[r][0] = _mm512_dpbusd_epi32(sums[r][0], digit, a);
+        sums[r][1] = _mm512_dpbusd_epi32(sums[r][1], digit, b);
+      }
+    }
+    AddCells<kBits, kRows, kTileUnsigned, kCell + 1>(units, table, digits, digit_stride, sums);
+  }
+}
+
+// The first 2^kBits of 16 bytes, over and over.
+template <int kBits>
+TQ_VNNI inline __m512i RepeatTable(const uint8_t* table16) {
+  alignas(64) static constexpr auto kIndex = [] {
+    std::array<uint8_t, 64> index{};
+    for (size_t i = 0; i < index.size(); ++i) index[i] = i & ((1 << kBits) - 1);
+    return index;
+  }();
+  const __m128i table = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table16));
+  return _mm512_permutexvar_epi8(_mm512_load_si512(kIndex.data()), _mm512_broadcast_i32x4(table));
+}
+
+template <int kBits, int kRows, bool kTileUnsigned>
+TQ_VNNI void MultiplyPackedRows(const uint8_t* packed, const uint8_t* table16, int num_groups,
+                                int num_quads, const uint8_t* digits, int digit_stride,
+                                int32_t* out, int out_stride) {
+  const __m512i table = RepeatTable<kBits>(table16);
+  constexpr int kCells = Unit<kBits>::kCells;
+  constexpr int kLowBits = kBits == 3 ? 2 : kBits;
+  const size_t low_bytes = static_cast<size_t>(num_quads) * 8 * kLowBits;  // of a group
+  const size_t high_bytes = static_cast<size_t>(num_quads) * 8;
+  const uint8_t* high = packed + num_groups * low_bytes;
+  for (int g = 0; g < num_groups; g += 2) {
+    __m512i sums[kRows][2];
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) sums[r][0] = sums[r][1] = _mm512_setzero_si512();
+    for (int quad = 0; quad < num_quads; quad += kCells) {
+      const uint8_t* l = packed + g * low_bytes + static_cast<size_t>(quad) * 8 * kLowBits;
+      const uint8_t* h = high + g * high_bytes + static_cast<size_t>(quad) * 8;
+      const Unit<kBits> units[2] = {LoadUnit<kBits>(l, h),
+                                    LoadUnit<kBits>(l + low_bytes, h + high_bytes)};
+      AddCells<kBits, kRows, kTileUnsigned, 0>(units, table, digits + quad * 4, digit_stride, sums);
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      int32_t* o = out + static_cast<size_t>(r) * out_stride + g * 16;
+      _mm512_storeu_si512(o, sums[r][0]);
+      _mm512_storeu_si512(o + 16, sums[r][1]);
+    }
   }
 }
 
@@ -153,6 +256,29 @@ void MultiplyCodesVnni(const uint8_t* tile, bool tile_unsigned, int num_groups, 
   });
 }
 
+void MultiplyPackedVnni(int bits, const uint8_t* packed, const uint8_t* table, bool tile_unsigned,
+                        int num_groups, int num_quads, const uint8_t* digits, int digit_stride,
+                        int num_rows, int32_t* out, int out_stride) {
+  const auto run = [&]<int kBits, int kRows>(int r) {
+    const uint8_t* d = digits + static_cast<size_t>(r) * digit_stride;
+    int32_t* o = out + static_cast<size_t>(r) * out_stride;
+    if (tile_unsigned) {
+      MultiplyPackedRows<kBits, kRows, true>(packed, table, num_groups, num_quads, d, digit_stride,
+                                             o, out_stride);
+    } else {
+      MultiplyPackedRows<kBits, kRows, false>(packed, table, num_groups, num_quads, d, digit_stride,
+                                              o, out_stride);
+    }
+  };
+  ForRows(num_rows, [&]<int kRows>(int r) {
+    switch (bits) {
+      case 2: run.template operator()<2, kRows>(r); break;
+      case 3: run.template operator()<3, kRows>(r); break;
+      default: TQ_DCHECK(bits == 4); run.template operator()<4, kRows>(r);
+    }
+  });
+}
+
 void MultiplyPairsVnni(const int8_t* values, int num_lanes, int num_pairs, const int16_t* digits,
                        int digit_stride, int num_rows, int32_t* out, int out_stride) {
   ForRows(num_rows, [&]<int kRows>(int r) {
@@ -170,6 +296,10 @@ namespace tq {
 
 void MultiplyCodesVnni(const uint8_t*, bool, int, int, const uint8_t*, int, int, int32_t*, int) {
   TQ_CHECK(false);  // UseVnni() is false on this processor
+}
+void MultiplyPackedVnni(int, const uint8_t*, const uint8_t*, bool, int, int, const uint8_t*, int,
+                        int, int32_t*, int) {
+  TQ_CHECK(false);
 }
 void MultiplyPairsVnni(const int8_t*, int, int, const int16_t*, int, int, int32_t*, int) {
   TQ_CHECK(false);

@@ -78,6 +78,46 @@ HWY_INLINE hn::Vec<DI32> MulAddPairs([[maybe_unused]] DI32 d32, VI16 a, VI16 b, 
 #endif
 }
 
+// Nearest integers (ties to even) of values within int32; others give any integer. hn::NearestInt
+// spends three more instructions on those.
+template <class DF>
+HWY_INLINE hn::Vec<hn::RebindToSigned<DF>> NearestInRange([[maybe_unused]] DF d, hn::Vec<DF> v) {
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  using VI = hn::Vec<hn::RebindToSigned<DF>>;
+  if constexpr (hn::MaxLanes(d) == 16) {
+    return VI{_mm512_cvtps_epi32(v.raw)};
+  } else if constexpr (hn::MaxLanes(d) == 8) {
+    return VI{_mm256_cvtps_epi32(v.raw)};
+  } else {
+    return VI{_mm_cvtps_epi32(v.raw)};
+  }
+#elif HWY_TARGET == HWY_AVX2
+  using VI = hn::Vec<hn::RebindToSigned<DF>>;
+  if constexpr (hn::MaxLanes(d) == 8) {
+    return VI{_mm256_cvtps_epi32(v.raw)};
+  } else {
+    return VI{_mm_cvtps_epi32(v.raw)};
+  }
+#elif HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_SSSE3
+  return hn::Vec<hn::RebindToSigned<DF>>{_mm_cvtps_epi32(v.raw)};
+#else
+  return hn::NearestInt(v);
+#endif
+}
+
+// Stores integers of 0 to 255 as bytes.
+template <class DI32>
+HWY_INLINE void StoreAsBytes([[maybe_unused]] DI32 d, hn::Vec<DI32> v, uint8_t* HWY_RESTRICT out) {
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  if constexpr (hn::MaxLanes(d) == 16) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm512_cvtepi32_epi8(v.raw));
+    return;
+  }
+#endif
+  const hn::Rebind<uint8_t, DI32> du8;
+  hn::StoreU(hn::DemoteTo(du8, v), du8, out);
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace tq
 HWY_AFTER_NAMESPACE();

@@ -30,7 +30,8 @@ std::vector<int64_t> Targets() {
 
 bool HasVnni([[maybe_unused]] int64_t target) {
 #if defined(__x86_64__)
-  return target == HWY_AVX3 && __builtin_cpu_supports("avx512vnni") != 0;
+  return target == HWY_AVX3 && __builtin_cpu_supports("avx512vnni") != 0 &&
+         __builtin_cpu_supports("avx512vbmi") != 0;
 #else
   return false;
 #endif

@@ -12,7 +12,9 @@ namespace {
 CodebookTable Make(std::span<const int> levels, float unit, bool absmax) {
   CodebookTable t;
   t.num_levels = static_cast<int>(levels.size());
-  for (int i = 0; i < t.num_levels; ++i) t.levels[i] = static_cast<int8_t>(levels[i]);
+  for (int i = 0; i < kMaxLevels; ++i) {
+    t.levels[i] = static_cast<int8_t>(levels[std::min(i, t.num_levels - 1)]);
+  }
   for (int i = 0; i + 1 < t.num_levels; ++i) {
     t.thresholds[i] = unit * 0.5f * static_cast<float>(levels[i] + levels[i + 1]);
   }

@@ -19,7 +19,8 @@ inline constexpr int kMaxVDigit = 255;  // digit of a softmax weight, not negati
 
 struct CodebookTable {
   int num_levels = 0;
-  int8_t levels[kMaxLevels] = {};         // ascending; value = scale * level
+  // Ascending, then the last one again; value = scale * level.
+  int8_t levels[kMaxLevels] = {};
   float thresholds[kMaxLevels - 1] = {};  // code = number of thresholds below x / reference
   // Level 1 in units of the reference, which is rms(x), or max|x| for books of 5 and 6 bits.
   float unit = 0;

@@ -378,14 +378,22 @@ void SealSide(const Codec& codec, const CodebookTable* calibrated, const OpenSid
   }
 }
 
+const float* Log8Parts() {
+  static const auto parts = [] {
+    std::array<float, 16> t{};
+    for (size_t i = 0; i < t.size(); ++i) {
+      t[i] = static_cast<float>(std::exp2(static_cast<double>(i) / 16));
+    }
+    return t;
+  }();
+  return parts.data();
+}
+
 const float* Log8Table() {
   static const auto table = [] {
     std::array<float, 256> t{};
     for (int c = 1; c < 256; ++c) {
-      // The same product that a kernel makes: a sixteenth-octave constant times a power of two.
-      const int octave = (c + 1) / 16 - 16;
-      const int part = (c + 1) % 16;
-      t[static_cast<size_t>(c)] = std::ldexp(static_cast<float>(std::exp2(part / 16.0)), octave);
+      t[static_cast<size_t>(c)] = std::ldexp(Log8Parts()[(c + 1) % 16], (c + 1) / 16 - 16);
     }
     return t;
   }();

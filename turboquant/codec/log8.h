@@ -10,6 +10,10 @@ namespace tq {
 
 // [256] of 2^((code - 255) / 16); entry 0 is 0.
 const float* Log8Table();
+// [16] of 2^(part / 16): an entry c of the table is part (c + 1) % 16 of these times 2^((c + 1) /
+// 16
+// - 16), exactly.
+const float* Log8Parts();
 
 // The largest scale of a record as its base: bfloat16, rounded up. 0 for a record of zeros.
 inline bf16_t Log8Base(float largest) {

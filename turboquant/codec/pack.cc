@@ -65,7 +65,7 @@ void UnpackCodesRef(int bits, const uint8_t* packed, int num_cells, const uint8_
 
 void LevelTable(const CodebookTable& book, int offset, uint8_t* table) {
   for (int i = 0; i < std::max(16, book.num_levels); ++i) {
-    table[i] = static_cast<uint8_t>(book.levels[std::min(i, book.num_levels - 1)] + offset);
+    table[i] = static_cast<uint8_t>(book.levels[i] + offset);
   }
 }
 
