@@ -102,7 +102,7 @@ class TileHead {
       args.center_table = &cache_->center_table();
       if (block == tile_.block) args.num_visible = visible_.data();
       FillSides(block, &args);
-      Prefetch(block + 1);
+      FillAhead(block + 1, &args);
       UseReferenceKernels() ? AttendBlockRef(args, state, scratch)
                             : AttendBlockSimd(args, state, scratch);
     }
@@ -126,17 +126,15 @@ class TileHead {
   }
 
  private:
-  // Records are too short for the hardware to notice that they are read whole: without this half of
-  // the time of a deep cache is spent waiting for the first lines of each.
-  void Prefetch(int64_t block) const {
+  // The record that the next block reads, for the kernel to fetch: records are too short for the
+  // hardware to notice that they are read whole.
+  void FillAhead(int64_t block, BlockArgs* args) const {
     if (block > tile_.block || cache_->rule().ReadsOpen(block, tile_.block)) return;
     const std::byte* slot = cache_->SealedSlot(tile_.item->seq, block);
     if (slot == nullptr) return;
-    __builtin_prefetch(slot + layout_->side_offset, 0, 2);
-    const std::byte* record = slot + layout_->record_offset;
-    for (size_t i = 0; i < layout_->record.bytes; i += kCacheLine) {
-      __builtin_prefetch(record + i, 0, 2);  // to L2: more lines than L1 has room to wait for
-    }
+    args->ahead = slot + layout_->record_offset;
+    args->ahead_bytes = layout_->record.bytes;
+    args->ahead_info = slot + layout_->side_offset;
   }
 
   void FillSides(int64_t block, BlockArgs* args) const {

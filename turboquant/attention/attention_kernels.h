@@ -2,6 +2,7 @@
 // reference and the SIMD kernels implement. Raw pointers, all checks done before.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "turboquant/base/aligned.h"
@@ -60,6 +61,10 @@ struct BlockArgs {
   const AnchorInfo* anchors = nullptr;
   const uint8_t* k_anchors = nullptr;
   const uint8_t* v_anchors = nullptr;
+  // What the next block will read, to be fetched while this one is multiplied; nullptr: nothing.
+  const std::byte* ahead = nullptr;
+  size_t ahead_bytes = 0;
+  const std::byte* ahead_info = nullptr;
   bool use_vnni = false;  // the machine runs multiply_vnni.h
   // Tokens of the block that row r sees; nullptr: all 64. Every row sees at least one.
   const int* num_visible = nullptr;

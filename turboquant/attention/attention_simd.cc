@@ -488,6 +488,15 @@ HWY_INLINE void AddValues(const float* HWY_RESTRICT block_sum, const WeightDigit
   }
 }
 
+// Fetches a quarter of the next record to L2. All at once would take every miss buffer of L1 and
+// hold up the loads of this block.
+HWY_INLINE void FetchAhead(const BlockArgs& args, size_t quarter) {
+  const size_t end = args.ahead_bytes * (quarter + 1) / 4;
+  for (size_t i = RoundUp(args.ahead_bytes * quarter / 4, kCacheLine); i < end; i += kCacheLine) {
+    __builtin_prefetch(args.ahead + i, 0, 2);
+  }
+}
+
 template <int kRows>
 HWY_INLINE void AttendRows(const BlockArgs& args, int r0, const BlockTiles& tiles,
                            const BlockScratch& scratch, SoftmaxState state) {
@@ -527,6 +536,7 @@ HWY_INLINE void AttendRows(const BlockArgs& args, int r0, const BlockTiles& tile
       }
     }
   }
+  if (r0 == 0) FetchAhead(args, 1);
   if (rows.center != nullptr) AddCenter<kRows>(args, r0, score);
   WeightDigits w;
   for (int i = 0; i < kRows; ++i) {
@@ -537,6 +547,7 @@ HWY_INLINE void AttendRows(const BlockArgs& args, int r0, const BlockTiles& tile
   }
   SoftmaxStep<kRows>(args, r0, score, tiles.v_scale, state, &w);
 
+  if (r0 == 0) FetchAhead(args, 2);
   float* HWY_RESTRICT o = state.o + static_cast<size_t>(r0) * dim;
   if (args.v.is_float()) {
     HWY_ALIGN float block_sum[kRows * kMaxHeadDim];
@@ -563,6 +574,7 @@ HWY_INLINE void AttendRows(const BlockArgs& args, int r0, const BlockTiles& tile
       }
     }
   }
+  if (r0 == 0) FetchAhead(args, 3);
   for (int i = 0; i < kRows; ++i) {
     for (int a = 0; a < args.num_anchors; ++a) {
       const auto p = hn::Set(d, w.anchor[i][a]);
@@ -578,6 +590,8 @@ HWY_INLINE void AttendRows(const BlockArgs& args, int r0, const BlockTiles& tile
 void AttendBlock(const BlockArgs& args, SoftmaxState state, BlockScratch* scratch) {
   const QueryRows& rows = *args.rows;
   const int dim = rows.padded_dim;
+  if (args.ahead != nullptr) __builtin_prefetch(args.ahead_info, 0, 2);
+  FetchAhead(args, 0);
   BlockTiles tiles;
   LoadScales(args.k, tiles.k_scale);
   LoadScales(args.v, tiles.v_scale);
