@@ -11,20 +11,6 @@
 namespace tq {
 namespace {
 
-Result<WeightType> ToWeightType(GgmlType type) {
-  switch (type) {
-    case GgmlType::kF32: return WeightType::kF32;
-    case GgmlType::kF16: return WeightType::kF16;
-    case GgmlType::kBF16: return WeightType::kBF16;
-    case GgmlType::kQ4_0: return WeightType::kQ4_0;
-    case GgmlType::kQ4_1: return WeightType::kQ4_1;
-    case GgmlType::kQ8_0: return WeightType::kQ8_0;
-    default:
-      return Unsupported("weights of type ", GgmlTypeName(type),
-                         " are not supported; supported: F32, F16, BF16, Q4_0, Q4_1, Q8_0");
-  }
-}
-
 std::string ShapeText(const std::vector<int64_t>& shape) {
   std::string text = "[";
   for (const int64_t n : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(n);
@@ -114,7 +100,7 @@ class LlamaLoader {
   Status Matrix(const std::string& name, int64_t out_dim, int64_t in_dim,
                 std::span<const int32_t> row_order, MatrixId* id) {
     TQ_ASSIGN_OR_RETURN(const GgufTensor* t, Find(name, {in_dim, out_dim}));
-    const auto type = ToWeightType(t->type);
+    const auto type = WeightTypeOf(GgmlTypeName(t->type));
     TQ_RETURN_IF_ERROR(type.status().WithContext("tensor '" + name + "'"));
     auto added = model_.backend_->AddMatrix(*type, out_dim, in_dim, t->data, row_order);
     TQ_RETURN_IF_ERROR(added.status().WithContext("tensor '" + name + "'"));
@@ -126,7 +112,7 @@ class LlamaLoader {
   // Norm weights and biases, as floats; values_ keeps the last one.
   Status Vector(const std::string& name, int n, std::span<const int32_t> order, VectorId* id) {
     TQ_ASSIGN_OR_RETURN(const GgufTensor* t, Find(name, {n}));
-    const auto type = ToWeightType(t->type);
+    const auto type = WeightTypeOf(GgmlTypeName(t->type));
     TQ_RETURN_IF_ERROR(type.status().WithContext("tensor '" + name + "'"));
     ThreadPool inline_pool(1);
     auto row = PackedMatrix::Pack(*type, 1, n, t->data, {}, inline_pool);

@@ -23,13 +23,14 @@ void QuantizeRows(const float* x, int rows, int64_t in_dim, ThreadPool& pool, Qu
   const size_t n = static_cast<size_t>(rows) * static_cast<size_t>(blocks);
   out.codes.Reserve(n * kBlockLen);
   out.scales.Reserve(n);
-  out.sums.Reserve(n);
+  out.sums.Reserve(2 * n);
   out.scaled_sums.Reserve(n);
   const auto quantize = UseReferenceKernels() ? QuantizeRowRef : QuantizeRowSimd;
   const auto one_row = [&](int r) {
     const int64_t first = r * blocks;
     quantize(x + r * in_dim, blocks, out.codes.data() + first * kBlockLen,
-             out.scales.data() + first, out.sums.data() + first, out.scaled_sums.data() + first);
+             out.scales.data() + first, out.sums.data() + 2 * first,
+             out.scaled_sums.data() + first);
   };
   if (rows * in_dim < kMinParallelValues) {
     for (int r = 0; r < rows; ++r) one_row(r);

@@ -21,7 +21,7 @@ struct QuantizedRows {
   int64_t num_blocks = 0;            // of a row
   AlignedBuffer<int16_t> codes;      // [rows][num_blocks * 32]
   AlignedBuffer<float> scales;       // [rows][num_blocks]
-  AlignedBuffer<int32_t> sums;       // [rows][num_blocks], of the codes
+  AlignedBuffer<int32_t> sums;       // [rows][num_blocks][2], of the codes of half a block
   AlignedBuffer<float> scaled_sums;  // [rows][num_blocks], scale * sum: what a minimum multiplies
 };
 

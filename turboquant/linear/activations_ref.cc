@@ -20,14 +20,15 @@ void QuantizeRowRef(const float* x, int64_t num_blocks, int16_t* codes, float* s
     const bool finite = max_bits < 0x7F800000u;
     const bool zero = !finite || max < 1e-30f;
     const float inverse = zero ? 0.0f : 32767.0f / max;
-    int32_t sum = 0;
+    int32_t half[2] = {};
     for (int i = 0; i < kBlockLen; ++i) {
       codes[i] = zero ? int16_t{0} : static_cast<int16_t>(std::nearbyint(x[i] * inverse));
-      sum += codes[i];
+      half[i / (kBlockLen / 2)] += codes[i];
     }
     scales[b] = finite ? (zero ? 0.0f : max / 32767.0f) : std::bit_cast<float>(0x7FC00000u);
-    sums[b] = sum;
-    scaled_sums[b] = scales[b] * static_cast<float>(sum);
+    sums[2 * b] = half[0];
+    sums[2 * b + 1] = half[1];
+    scaled_sums[b] = scales[b] * static_cast<float>(half[0] + half[1]);
   }
 }
 

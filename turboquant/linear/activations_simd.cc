@@ -14,7 +14,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 void QuantizeRow(const float* x, int64_t num_blocks, int16_t* codes, float* scales, int32_t* sums,
                  float* scaled_sums) {
-  const hn::CappedTag<float, kBlockLen> df;
+  const hn::CappedTag<float, kBlockLen / 2> df;
   const hn::RebindToSigned<decltype(df)> di;
   const hn::Rebind<int16_t, decltype(df)> d16;
   const int lanes = static_cast<int>(hn::Lanes(df));
@@ -30,20 +30,22 @@ void QuantizeRow(const float* x, int64_t num_blocks, int16_t* codes, float* scal
     if (!finite || max < 1e-30f) {
       for (int i = 0; i < kBlockLen; ++i) codes[i] = 0;
       scales[b] = finite ? 0.0f : hn::GetLane(hn::BitCast(df, hn::Set(di, 0x7FC00000)));
-      sums[b] = 0;
+      sums[2 * b] = sums[2 * b + 1] = 0;
       scaled_sums[b] = scales[b] * 0.0f;
       continue;
     }
     const auto inverse = hn::Set(df, 32767.0f / max);
-    auto sum = hn::Zero(di);
-    for (int i = 0; i < kBlockLen; i += lanes) {
-      const auto code = hn::NearestInt(hn::Mul(hn::LoadU(df, x + i), inverse));
-      sum = hn::Add(sum, code);
-      hn::StoreU(hn::DemoteTo(d16, code), d16, codes + i);
+    for (int half = 0; half < 2; ++half) {
+      auto sum = hn::Zero(di);
+      for (int i = half * kBlockLen / 2; i < (half + 1) * kBlockLen / 2; i += lanes) {
+        const auto code = hn::NearestInt(hn::Mul(hn::LoadU(df, x + i), inverse));
+        sum = hn::Add(sum, code);
+        hn::StoreU(hn::DemoteTo(d16, code), d16, codes + i);
+      }
+      sums[2 * b + half] = hn::GetLane(hn::SumOfLanes(di, sum));
     }
     scales[b] = max / 32767.0f;
-    sums[b] = hn::GetLane(hn::SumOfLanes(di, sum));
-    scaled_sums[b] = scales[b] * static_cast<float>(sums[b]);
+    scaled_sums[b] = scales[b] * static_cast<float>(sums[2 * b] + sums[2 * b + 1]);
   }
 }
 

@@ -17,7 +17,7 @@ struct Row {
   std::vector<float> scales, scaled_sums;
   std::vector<int32_t> sums;
   explicit Row(size_t blocks)
-      : codes(blocks * kBlockLen), scales(blocks), scaled_sums(blocks), sums(blocks) {}
+      : codes(blocks * kBlockLen), scales(blocks), scaled_sums(blocks), sums(2 * blocks) {}
 };
 
 TEST(QuantizeRow, CodesScaleAndSumOfAKnownBlock) {
@@ -25,6 +25,7 @@ TEST(QuantizeRow, CodesScaleAndSumOfAKnownBlock) {
   x[0] = -3276.7f;
   x[1] = 0.25f;  // 2.5 steps: to even
   x[2] = 1000.0f;
+  x[16] = 300.0f;
   Row row(1);
   QuantizeRowRef(x.data(), 1, row.codes.data(), row.scales.data(), row.sums.data(),
                  row.scaled_sums.data());
@@ -34,7 +35,8 @@ TEST(QuantizeRow, CodesScaleAndSumOfAKnownBlock) {
   EXPECT_EQ(row.codes[3], 0);
   EXPECT_FLOAT_EQ(row.scales[0], 0.1f);
   EXPECT_EQ(row.sums[0], row.codes[0] + row.codes[1] + row.codes[2]);
-  EXPECT_EQ(row.scaled_sums[0], row.scales[0] * static_cast<float>(row.sums[0]));
+  EXPECT_EQ(row.sums[1], 3000);
+  EXPECT_EQ(row.scaled_sums[0], row.scales[0] * static_cast<float>(row.sums[0] + row.sums[1]));
 }
 
 TEST(QuantizeRow, ZeroTinyAndNonFiniteBlocks) {

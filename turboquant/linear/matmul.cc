@@ -13,6 +13,8 @@ namespace {
 constexpr int64_t kTasksPerThread = 4;
 // Weight bytes (times rows) that are worth waking a thread for.
 constexpr size_t kMinTaskBytes = 1 << 13;
+// Unpacking a panel takes the time of a few rows.
+constexpr int kMinRowsPerTask = 64;
 }  // namespace
 
 void Multiply(std::span<const Product> products, const float* x, int rows, MatmulScratch& scratch,
@@ -30,14 +32,21 @@ void Multiply(std::span<const Product> products, const float* x, int rows, Matmu
   }
   if (quantize) QuantizeRows(x, rows, in_dim, pool, scratch.quantized);
 
+  scratch.tiles.Reserve(static_cast<size_t>(pool.num_threads()));
+
   const auto multiply = UseReferenceKernels() ? MultiplyPanelsRef : MultiplyPanelsSimd;
   const int64_t worth = static_cast<int64_t>(bytes * static_cast<size_t>(rows) / kMinTaskBytes);
-  const int64_t tasks =
-      std::clamp<int64_t>(std::min(pool.num_threads() * kTasksPerThread, worth), 1, panels);
-  pool.ParallelFor(static_cast<size_t>(tasks), [&](size_t task, int) {
+  const int64_t wanted = std::min<int64_t>(pool.num_threads() * kTasksPerThread, worth);
+  const int64_t panel_parts = std::clamp<int64_t>(wanted, 1, panels);
+  // Many threads on few panels: rows are cut too.
+  const int64_t row_parts =
+      std::clamp<int64_t>(wanted / panel_parts, 1, std::max(1, rows / kMinRowsPerTask));
+  pool.ParallelFor(static_cast<size_t>(panel_parts * row_parts), [&](size_t task, int worker) {
+    const auto panel_part = static_cast<int64_t>(task) / row_parts;
+    const auto row_part = static_cast<int64_t>(task) % row_parts;
     // This task's panels, counted over all products, clipped to each of them.
-    const int64_t first = panels * static_cast<int64_t>(task) / tasks;
-    const int64_t end = panels * static_cast<int64_t>(task + 1) / tasks;
+    const int64_t first = panels * panel_part / panel_parts;
+    const int64_t end = panels * (panel_part + 1) / panel_parts;
     int64_t base = 0;
     for (const Product& p : products) {
       const int64_t count = p.weight->num_panels();
@@ -47,11 +56,13 @@ void Multiply(std::span<const Product> products, const float* x, int rows, Matmu
         multiply({.weight = p.weight,
                   .first_panel = from,
                   .end_panel = to,
-                  .rows = rows,
+                  .first_row = static_cast<int>(rows * row_part / row_parts),
+                  .end_row = static_cast<int>(rows * (row_part + 1) / row_parts),
                   .x = x,
                   .quantized = &scratch.quantized,
                   .y = p.y,
-                  .y_stride = p.y_stride});
+                  .y_stride = p.y_stride,
+                  .tile = &scratch.tiles[static_cast<size_t>(worker)]});
       }
       base += count;
     }

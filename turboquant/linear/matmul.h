@@ -3,7 +3,8 @@
 // Every output is a sum over the inputs in ascending order, block by block, whatever the number of
 // rows and threads and whatever the instruction set: a row's result has the same bits alone and
 // among others. Block types multiply in integers: int16 activations (activations.h), exact int32
-// sums over a block of 32, then y += (d * scale) * sum, and for Q4_1 y += m * scaled_sum.
+// sums over a group of inputs that share a scale, then y += (scale of the weights * scale of the
+// activations) * sum, and y += minimum * scaled sum for the types that have one.
 // matmul_ref.cc is the specification.
 #pragma once
 
@@ -13,6 +14,7 @@
 #include "turboquant/base/thread_pool.h"
 #include "turboquant/linear/activations.h"
 #include "turboquant/linear/weight.h"
+#include "turboquant/linear/weight_tile.h"
 
 namespace tq {
 
@@ -26,6 +28,7 @@ struct Product {
 // Memory that calls reuse; one for each thread that calls Multiply.
 struct MatmulScratch {
   QuantizedRows quantized;
+  AlignedBuffer<WeightTile> tiles;  // one for each thread
 };
 
 // x: [rows][in_dim]. All products have the same in_dim; they run as one parallel region.

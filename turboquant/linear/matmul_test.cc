@@ -40,16 +40,21 @@ class EveryIsa : public testing::Test {
 };
 
 TEST_F(EveryIsa, GivesTheBitsOfTheReference) {
-  for (const WeightType type : kAllWeightTypes) {
-    for (const int64_t out : {1, 15, 16, 17, 50}) {
-      for (const int64_t in : {32, 96, 576}) {
-        const int64_t in_dim = IsBlockType(type) ? in : in - 5;
+  for (const WeightType type : AllWeightTypes()) {
+    const int64_t block = WeightBlockLen(type);
+    const std::vector<int64_t> widths = block == 1    ? std::vector<int64_t>{1, 31, 1031}
+                                        : block == 32 ? std::vector<int64_t>{32, 96, 1056}
+                                                      // 1056: two tiles of 33 blocks
+                                                      : std::vector<int64_t>{256, 1280};
+    for (const int64_t out : {1, 15, 17}) {
+      for (const int64_t in_dim : widths) {
         const PackedMatrix m = RandomMatrix(type, out, in_dim, 11);
-        for (const int rows : {1, 2, 3, 4, 7, 33}) {
+        for (const int rows : {1, 2, 3, 4, 7, 12, 33}) {
           const std::vector<float> x = RandomVector(static_cast<size_t>(rows * in_dim), 5);
           ASSERT_TRUE(ForceIsa("ref").ok());
           const std::vector<float> want = Times(m, x, rows);
           for (const std::string& isa : AvailableIsas()) {
+            if (isa == "ref") continue;
             ASSERT_TRUE(ForceIsa(isa).ok());
             ASSERT_EQ(Times(m, x, rows), want) << isa << " " << WeightTypeName(type) << " " << out
                                                << " x " << in_dim << ", " << rows << " rows";
@@ -62,27 +67,31 @@ TEST_F(EveryIsa, GivesTheBitsOfTheReference) {
 
 // The largest sums that a block can have.
 TEST_F(EveryIsa, ExtremeCodesDoNotOverflow) {
-  for (const WeightType type : {WeightType::kQ4_0, WeightType::kQ4_1, WeightType::kQ8_0}) {
+  for (const WeightType type : AllWeightTypes()) {
+    if (!IsBlockType(type)) continue;
     for (const int fill : {0x00, 0xFF, 0x7F, 0x80}) {
-      std::vector<std::byte> rows(static_cast<size_t>(16 * 2 * WeightBlockBytes(type)),
-                                  static_cast<std::byte>(fill));
+      std::vector<std::byte> rows(
+          static_cast<size_t>(16 * 256 / WeightBlockLen(type) * WeightBlockBytes(type)),
+          static_cast<std::byte>(fill));
       const f16_t one = F16FromF32(1.0f);
       for (size_t at = 0; at < rows.size(); at += static_cast<size_t>(WeightBlockBytes(type))) {
-        std::memcpy(rows.data() + at, &one, 2);
-        if (type == WeightType::kQ4_1) std::memcpy(rows.data() + at + 2, &one, 2);
+        for (const size_t half : HalvesOf(type)) std::memcpy(rows.data() + at + half, &one, 2);
       }
       ThreadPool pool(1);
-      const auto m = PackedMatrix::Pack(type, 16, 64, rows, {}, pool);
+      const auto m = PackedMatrix::Pack(type, 16, 256, rows, {}, pool);
       ASSERT_TRUE(m.ok());
       for (const float value : {1.0f, -1.0f}) {
-        const std::vector<float> x(64, value);
-        std::vector<float> w(64);
+        const std::vector<float> x(256, value);
+        std::vector<float> w(256);
         m->DecodeRow(3, w.data());
-        double want = 0;
-        for (size_t i = 0; i < 64; ++i) want += w[i] * x[i];
+        double want = 0, magnitude = 0;
+        for (size_t i = 0; i < 256; ++i) {
+          want += w[i] * x[i];
+          magnitude += std::abs(w[i]);
+        }
         for (const std::string& isa : AvailableIsas()) {
           ASSERT_TRUE(ForceIsa(isa).ok());
-          EXPECT_NEAR(Times(*m, x, 1)[3], want, 1e-5 * std::abs(want)) << isa;
+          EXPECT_NEAR(Times(*m, x, 1)[3], want, 1e-5 * magnitude) << isa;
         }
       }
     }
@@ -92,15 +101,15 @@ TEST_F(EveryIsa, ExtremeCodesDoNotOverflow) {
 // Against products in double precision: the float types round only in the sum; the block types add
 // the rounding of the activations, at most half a step (1/65534 of the block's largest) a value.
 TEST_F(EveryIsa, IsCloseToTheExactProduct) {
-  for (const WeightType type : kAllWeightTypes) {
-    const PackedMatrix m = RandomMatrix(type, 40, 192, 2);
-    const std::vector<float> x = RandomVector(192, 9);
+  for (const WeightType type : AllWeightTypes()) {
+    const PackedMatrix m = RandomMatrix(type, 40, 256, 2);
+    const std::vector<float> x = RandomVector(256, 9);
     const std::vector<float> y = Times(m, x, 1);
     for (int64_t r = 0; r < 40; ++r) {
-      std::vector<float> w(192);
+      std::vector<float> w(256);
       m.DecodeRow(r, w.data());
       double want = 0, magnitude = 0;
-      for (size_t k = 0; k < 192; ++k) {
+      for (size_t k = 0; k < 256; ++k) {
         want += static_cast<double>(w[k]) * x[k];
         magnitude += std::abs(w[k]);
       }
@@ -112,13 +121,13 @@ TEST_F(EveryIsa, IsCloseToTheExactProduct) {
 
 TEST(Multiply, ARowIsTheSameAloneAndAmongOthersAndForAnyThreads) {
   constexpr int kRows = 128;
-  for (const WeightType type : kAllWeightTypes) {
-    const PackedMatrix m = RandomMatrix(type, 75, 320, 4);
-    const std::vector<float> x = RandomVector(kRows * 320, 8);
+  for (const WeightType type : AllWeightTypes()) {
+    const PackedMatrix m = RandomMatrix(type, 75, 512, 4);
+    const std::vector<float> x = RandomVector(kRows * 512, 8);
     const std::vector<float> all = Times(m, x, kRows);
     EXPECT_EQ(Times(m, x, kRows, 3), all);
     for (const int first : {0, 1, 63, 127}) {
-      const std::vector<float> one(x.begin() + first * 320, x.begin() + (first + 1) * 320);
+      const std::vector<float> one(x.begin() + first * 512, x.begin() + (first + 1) * 512);
       EXPECT_EQ(Times(m, one, 1),
                 std::vector<float>(all.begin() + first * 75, all.begin() + (first + 1) * 75));
     }

@@ -13,6 +13,26 @@ inline float RandomFloat(uint64_t& state) {  // in [-1, 1)
   return static_cast<float>(static_cast<int64_t>(SplitMix64(state)) >> 40) * 0x1p-23f;
 }
 
+// Where the half-precision numbers of a block lie.
+inline std::vector<size_t> HalvesOf(WeightType type) {
+  switch (type) {
+    case WeightType::kF32:
+    case WeightType::kBF16: return {};
+    case WeightType::kF16:
+    case WeightType::kQ4_0:
+    case WeightType::kQ5_0:
+    case WeightType::kQ8_0: return {0};
+    case WeightType::kQ4_1:
+    case WeightType::kQ5_1:
+    case WeightType::kQ4_K:
+    case WeightType::kQ5_K: return {0, 2};
+    case WeightType::kQ2_K: return {80, 82};
+    case WeightType::kQ3_K: return {108};
+    case WeightType::kQ6_K: return {208};
+  }
+  return {};
+}
+
 // Rows as a file holds them: random codes, scales of both signs.
 inline std::vector<std::byte> RandomRows(WeightType type, int64_t out_dim, int64_t in_dim,
                                          uint64_t seed) {
@@ -23,25 +43,26 @@ inline std::vector<std::byte> RandomRows(WeightType type, int64_t out_dim, int64
   for (size_t b = 0; b < blocks; ++b) {
     std::byte* p = rows.data() + b * block_bytes;
     const float value = RandomFloat(seed);
-    const f16_t half = F16FromF32(value);
     if (type == WeightType::kF32) {
       std::memcpy(p, &value, 4);
     } else if (type == WeightType::kBF16) {
       const bf16_t bf16 = BF16FromF32(value);
       std::memcpy(p, &bf16, 2);
     } else {
-      std::memcpy(p, &half, 2);
-    }
-    if (type == WeightType::kQ4_1) {
-      const f16_t minimum = F16FromF32(RandomFloat(seed));
-      std::memcpy(p + 2, &minimum, 2);
+      for (const size_t at : HalvesOf(type)) {
+        const f16_t half = F16FromF32(RandomFloat(seed));
+        std::memcpy(p + at, &half, 2);
+      }
     }
   }
   return rows;
 }
 
-inline constexpr WeightType kAllWeightTypes[] = {WeightType::kF32,  WeightType::kF16,
-                                                 WeightType::kBF16, WeightType::kQ4_0,
-                                                 WeightType::kQ4_1, WeightType::kQ8_0};
+inline std::vector<WeightType> AllWeightTypes() {
+  std::vector<WeightType> types;
+  for (size_t i = 0; i < std::size(kWeightFormats); ++i)
+    types.push_back(static_cast<WeightType>(i));
+  return types;
+}
 
 }  // namespace tq

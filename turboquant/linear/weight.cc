@@ -1,4 +1,4 @@
-// Names and sizes of the row formats, and the move from rows to panels.
+// Names of the row formats, and the move from rows to panels.
 #include "turboquant/linear/weight.h"
 
 #include <atomic>
@@ -7,51 +7,26 @@
 #include <new>
 
 #include "turboquant/base/numeric.h"
+#include "turboquant/linear/file_block.h"
 
 namespace tq {
 namespace {
 
-struct TypeRow {
-  const char* name;
-  int block_len;
-  int block_bytes;
-};
-constexpr TypeRow kTypes[] = {
-    {"F32", 1, 4},    {"F16", 1, 2},    {"BF16", 1, 2},
-    {"Q4_0", 32, 18}, {"Q4_1", 32, 20}, {"Q8_0", 32, 34},
-};
-const TypeRow& Row(WeightType type) {
-  return kTypes[static_cast<int>(type)];
-}
-
 constexpr uint32_t kAllExponentBits16 = 0x7C00u, kAllExponentBitsBf16 = 0x7F80u;
-bool FiniteF16(const std::byte* p) {
-  f16_t h;
-  std::memcpy(&h, p, sizeof h);
+
+bool FiniteF16(f16_t h) {
   return (h & kAllExponentBits16) != kAllExponentBits16;
 }
 
-// The value of a float type at p.
-float ReadFloat(WeightType type, const std::byte* p) {
-  if (type == WeightType::kF32) {
-    float f;
-    std::memcpy(&f, p, sizeof f);
-    return f;
-  }
+bool FiniteFloat(WeightType type, const std::byte* p) {
+  if (type == WeightType::kF32) return std::isfinite(ReadFloat(type, p));
   uint16_t h;
   std::memcpy(&h, p, sizeof h);
-  return type == WeightType::kF16 ? F32FromF16(h) : F32FromBF16(h);
+  return type == WeightType::kF16 ? FiniteF16(h)
+                                  : (h & kAllExponentBitsBf16) != kAllExponentBitsBf16;
 }
 
-bool FiniteFloat(WeightType type, const std::byte* p) {
-  if (type == WeightType::kF16) return FiniteF16(p);
-  if (type == WeightType::kF32) return std::isfinite(ReadFloat(type, p));
-  bf16_t h;
-  std::memcpy(&h, p, sizeof h);
-  return (h & kAllExponentBitsBf16) != kAllExponentBitsBf16;
-}
-
-// Each of the three puts row `lane` of a panel in its place; false when a value is not finite.
+// Each of the two puts row `lane` of a panel in its place; false when a value is not finite.
 bool PackFloatRow(WeightType type, const std::byte* row, int64_t in_dim, int lane,
                   std::byte* panel) {
   const size_t size = static_cast<size_t>(WeightBlockBytes(type));
@@ -64,52 +39,128 @@ bool PackFloatRow(WeightType type, const std::byte* row, int64_t in_dim, int lan
   return finite;
 }
 
-bool PackQ4Row(WeightType type, const std::byte* row, int64_t in_dim, int lane, std::byte* panel) {
-  const int num_scales = type == WeightType::kQ4_1 ? 2 : 1;
-  bool finite = true;
-  for (int64_t b = 0; b < in_dim / kBlockLen; ++b) {
-    const std::byte* from = row + b * WeightBlockBytes(type);
-    std::byte* to = panel + b * PackedBlockBytes(type);
-    for (int s = 0; s < num_scales; ++s) {
-      finite &= FiniteF16(from + 2 * s);
-      std::memcpy(to + 2 * (s * kPanelRows + lane), from + 2 * s, 2);
+// kBits bits of 32 codes, from bit `shift` on, into their chunks.
+template <int kBits>
+void PackCodes(const uint8_t* codes, int shift, int lane, std::byte* to) {
+  constexpr int kFields = 16 / kBits;
+  for (int chunk = 0; chunk < kBits; ++chunk) {
+    uint32_t word = 0;
+    for (int j = 0; j < kFields; ++j) {
+      for (int i = 0; i < 2; ++i) {
+        const uint32_t code = *codes++ >> shift & ((1u << kBits) - 1);
+        word |= code << (16 * i + kBits * j);
+      }
     }
-    from += 2 * num_scales;
-    to += 2 * num_scales * kPanelRows;
-    for (int k = 0; k < kBlockLen; ++k) {
-      const std::byte code = k < 16 ? from[k] & std::byte{15} : from[k - 16] >> 4;
-      to[Q4ByteIndex(k, lane)] |= code << (4 * (k / 2 % 2));
+    std::memcpy(to + (chunk * kPanelRows + lane) * 4, &word, sizeof word);
+  }
+}
+
+void PackPlane(int bits, const uint8_t* codes, int shift, int lane, std::byte* to) {
+  switch (bits) {
+    case 1: return PackCodes<1>(codes, shift, lane, to);
+    case 2: return PackCodes<2>(codes, shift, lane, to);
+    case 4: return PackCodes<4>(codes, shift, lane, to);
+    case 8: return PackCodes<8>(codes, shift, lane, to);
+    default: TQ_CHECK(bits == 0);
+  }
+}
+
+void PackScales(const WeightFormat& f, const FileBlock& block, int part, int lane, std::byte* to) {
+  const int groups = kBlockLen / f.group_len;
+  for (int g = 0; g < groups; ++g) {
+    const auto scale = static_cast<std::byte>(block.scales[part * groups + g]);
+    const auto minimum = static_cast<std::byte>(block.mins[part * groups + g]);
+    const bool both = f.has_min && f.scale_bytes == 1;
+    to[g * kPanelRows + lane] = both ? scale | minimum << 4 : scale;
+    if (f.scale_bytes == 2) to[(groups + g) * kPanelRows + lane] = minimum;
+  }
+}
+
+bool PackBlockRow(WeightType type, const std::byte* row, int64_t in_dim, int lane,
+                  std::byte* panel) {
+  const WeightFormat& f = FormatOf(type);
+  bool finite = true;
+  FileBlock block;
+  for (int64_t b = 0; b < in_dim / f.block_len; ++b, row += f.block_bytes) {
+    ReadFileBlock(type, row, block);
+    std::byte* to = panel + b * PackedBlockBytes(type);
+    finite &= FiniteF16(block.d);
+    std::memcpy(to + 2 * lane, &block.d, 2);
+    if (f.has_min) {
+      finite &= FiniteF16(block.m);
+      std::memcpy(to + 2 * (kPanelRows + lane), &block.m, 2);
+    }
+    to += PackedHeaderBytes(f);
+    for (int part = 0; part < f.block_len / kBlockLen; ++part, to += PackedPartBytes(f)) {
+      const uint8_t* codes = block.codes + part * kBlockLen;
+      std::byte* low = to + PackedScaleBytes(f);
+      if (f.scale_bytes > 0) PackScales(f, block, part, lane, to);
+      PackPlane(f.low_bits, codes, 0, lane, low);
+      PackPlane(f.high_bits, codes, f.low_bits, lane, low + PackedCodeBytes(f.low_bits));
     }
   }
   return finite;
 }
 
-bool PackQ8Row(const std::byte* row, int64_t in_dim, int lane, std::byte* panel) {
-  bool finite = true;
-  for (int64_t b = 0; b < in_dim / kBlockLen; ++b) {
-    const std::byte* from = row + b * WeightBlockBytes(WeightType::kQ8_0);
-    std::byte* to = panel + b * PackedBlockBytes(WeightType::kQ8_0);
-    finite &= FiniteF16(from);
-    std::memcpy(to + 2 * lane, from, 2);
-    to += 2 * kPanelRows;
-    for (int k = 0; k < kBlockLen; ++k) to[Q8ByteIndex(k, lane)] = from[2 + k];
-  }
-  return finite;
+// Bits of the code of input k (0..31) and row `lane` in a plane of `bits` a code.
+int PlaneCode(int bits, const std::byte* plane, int k, int lane) {
+  const int inputs = kBlockLen / bits;  // of a chunk
+  uint16_t fields;
+  std::memcpy(&fields, plane + ((k / inputs * kPanelRows + lane) * 2 + k % 2) * 2, sizeof fields);
+  return fields >> (k % inputs / 2 * bits) & ((1 << bits) - 1);
+}
+
+float HalfAt(const std::byte* p, int i) {
+  return ReadFloat(WeightType::kF16, p + 2 * i);
 }
 
 }  // namespace
 
-const char* WeightTypeName(WeightType type) {
-  return Row(type).name;
+std::string WeightTypeNames() {
+  std::string names;
+  for (const WeightFormat& f : kWeightFormats) {
+    names += (names.empty() ? "" : ", ") + std::string(f.name);
+  }
+  return names;
 }
-int WeightBlockLen(WeightType type) {
-  return Row(type).block_len;
+
+Result<WeightType> WeightTypeOf(const std::string& name) {
+  for (size_t i = 0; i < std::size(kWeightFormats); ++i) {
+    if (name == kWeightFormats[i].name) return static_cast<WeightType>(i);
+  }
+  return Unsupported("weights of type ", name,
+                     " are not supported; supported: ", WeightTypeNames());
 }
-int WeightBlockBytes(WeightType type) {
-  return Row(type).block_bytes;
+
+float PackedPart::scale(int group) const {
+  const float d = HalfAt(block, lane);
+  if (format.scale_bytes == 0) return d;
+  const std::byte* at = block + PackedHeaderBytes(format) + part * PackedPartBytes(format) +
+                        group * kPanelRows + lane;
+  const bool both = format.has_min && format.scale_bytes == 1;
+  const int n = both ? std::to_integer<int>(*at & std::byte{15}) : static_cast<int8_t>(*at);
+  return d * static_cast<float>(n);
 }
-int PackedBlockBytes(WeightType type) {
-  return kPanelRows * Row(type).block_bytes;
+
+float PackedPart::minimum(int group) const {
+  const float m = HalfAt(block, kPanelRows + lane);
+  if (format.scale_bytes == 0) return m;
+  const int groups = kBlockLen / format.group_len;
+  const std::byte* at = block + PackedHeaderBytes(format) + part * PackedPartBytes(format) + lane;
+  const int n = format.scale_bytes == 1 ? std::to_integer<int>(at[group * kPanelRows] >> 4)
+                                        : std::to_integer<int>(at[(groups + group) * kPanelRows]);
+  return -(m * static_cast<float>(n));
+}
+
+int PackedPart::code(int k) const {
+  const std::byte* low =
+      block + PackedHeaderBytes(format) + part * PackedPartBytes(format) + PackedScaleBytes(format);
+  int code = PlaneCode(format.low_bits, low, k, lane);
+  if (format.high_bits > 0) {
+    code |= PlaneCode(format.high_bits, low + PackedCodeBytes(format.low_bits), k, lane)
+            << format.low_bits;
+  }
+  return code - format.offset;
 }
 
 Result<PackedMatrix> PackedMatrix::Pack(WeightType type, int64_t out_dim, int64_t in_dim,
@@ -157,15 +208,8 @@ Result<PackedMatrix> PackedMatrix::Pack(WeightType type, int64_t out_dim, int64_
       if (row >= out_dim) break;
       const int64_t source = row_order.empty() ? row : row_order[static_cast<size_t>(row)];
       const std::byte* from = rows.data() + static_cast<size_t>(source) * row_bytes;
-      bool finite = true;
-      switch (type) {
-        case WeightType::kF32:
-        case WeightType::kF16:
-        case WeightType::kBF16: finite = PackFloatRow(type, from, in_dim, lane, panel); break;
-        case WeightType::kQ4_0:
-        case WeightType::kQ4_1: finite = PackQ4Row(type, from, in_dim, lane, panel); break;
-        case WeightType::kQ8_0: finite = PackQ8Row(from, in_dim, lane, panel); break;
-      }
+      const auto pack = IsBlockType(type) ? PackBlockRow : PackFloatRow;
+      const bool finite = pack(type, from, in_dim, lane, panel);
       if (!finite) bad_row = source;
     }
   });
@@ -187,14 +231,15 @@ void PackedMatrix::DecodeRow(int64_t row, float* out) const {
     }
     return;
   }
-  for (int64_t b = 0; b < in_dim_ / kBlockLen; ++b, p += PackedBlockBytes(type_)) {
-    const float d = ReadFloat(WeightType::kF16, p + 2 * lane);
-    const float m =
-        type_ == WeightType::kQ4_1 ? ReadFloat(WeightType::kF16, p + 2 * (kPanelRows + lane)) : 0;
-    const std::byte* codes = p + (type_ == WeightType::kQ4_1 ? 4 : 2) * kPanelRows;
+  const WeightFormat& f = FormatOf(type_);
+  for (int64_t b = 0; b < in_dim_ / kBlockLen; ++b, out += kBlockLen) {
+    const int parts = f.block_len / kBlockLen;
+    const PackedPart part = {f, p + b / parts * PackedBlockBytes(type_),
+                             static_cast<int>(b % parts), lane};
     for (int k = 0; k < kBlockLen; ++k) {
-      const auto code = static_cast<float>(BlockCode(type_, codes, k, lane));
-      out[b * kBlockLen + k] = type_ == WeightType::kQ4_1 ? d * code + m : d * code;
+      const int group = k / f.group_len;
+      const float value = part.scale(group) * static_cast<float>(part.code(k));
+      out[k] = f.has_min ? value + part.minimum(group) : value;
     }
   }
 }

@@ -1,13 +1,14 @@
 // A weight matrix as the kernels want it: rows interleaved in panels of 16.
 //
-// A register holds one input (or a pair of inputs in one 32-bit lane) of several output rows, so a
-// product needs no sum across lanes and every instruction set reads the same bytes.
-// The file's blocks are moved, never requantized: bits per weight stay what they were.
+// A register holds a pair of inputs (or one, for the float types) of several output rows, so a
+// product needs no sum across lanes and every instruction set reads the same bytes. The file's
+// blocks are moved, never requantized.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "turboquant/base/aligned.h"
 #include "turboquant/base/status.h"
@@ -15,30 +16,85 @@
 
 namespace tq {
 
-// Row formats, as GGUF files hold them. The last three are blocks of 32 inputs:
-//   Q4_0 [f16 d][16 bytes]         w = d (code - 8)
-//   Q4_1 [f16 d][f16 m][16 bytes]  w = d code + m
-//   Q8_0 [f16 d][32 int8]          w = d code
-// where byte i of a 4-bit block holds input i (low nibble) and input i + 16 (high nibble).
-enum class WeightType : uint8_t { kF32, kF16, kBF16, kQ4_0, kQ4_1, kQ8_0 };
+// Row formats, as GGUF files hold them; file_block.cc knows their bytes.
+enum class WeightType : uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ2_K,
+  kQ3_K,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+};
 
-const char* WeightTypeName(WeightType type);  // "F32", "Q4_1"
-// Inputs and bytes of one block; 1 input for the float types.
-int WeightBlockLen(WeightType type);
-int WeightBlockBytes(WeightType type);
-inline bool IsBlockType(WeightType type) {
+// What a block of a type is made of. A weight is
+//   scale * (code - offset) + minimum,
+// where scale is d, or d times the integer scale of a group of inputs (K types), and minimum is m,
+// or -m times the integer minimum of the group (K types); d and m are one f16 each a block.
+struct WeightFormat {
+  const char* name;
+  int block_len;    // inputs of a block; 1 for the float types
+  int block_bytes;  // in a file
+  int low_bits;     // a code is a number of low_bits ...
+  int high_bits;    // ... below one of high_bits; 0: all bits are low ones
+  int offset;
+  int group_len;  // inputs that share a scale
+  bool has_min;
+  int scale_bytes;  // of the integers of a group when packed; 1 with has_min: two of 4 bits
+};
+
+inline constexpr WeightFormat kWeightFormats[] = {
+    {"F32", 1, 4, 0, 0, 0, 1, false, 0},        {"F16", 1, 2, 0, 0, 0, 1, false, 0},
+    {"BF16", 1, 2, 0, 0, 0, 1, false, 0},       {"Q4_0", 32, 18, 4, 0, 8, 32, false, 0},
+    {"Q4_1", 32, 20, 4, 0, 0, 32, true, 0},     {"Q5_0", 32, 22, 4, 1, 16, 32, false, 0},
+    {"Q5_1", 32, 24, 4, 1, 0, 32, true, 0},     {"Q8_0", 32, 34, 8, 0, 128, 32, false, 0},
+    {"Q2_K", 256, 84, 2, 0, 0, 16, true, 1},    {"Q3_K", 256, 110, 2, 1, 4, 16, false, 1},
+    {"Q4_K", 256, 144, 4, 0, 0, 32, true, 2},   {"Q5_K", 256, 176, 4, 1, 0, 32, true, 2},
+    {"Q6_K", 256, 210, 4, 2, 32, 16, false, 1},
+};
+constexpr const WeightFormat& FormatOf(WeightType type) {
+  return kWeightFormats[static_cast<int>(type)];
+}
+
+inline const char* WeightTypeName(WeightType type) {  // "F32", "Q4_1"
+  return FormatOf(type).name;
+}
+// All of them: "F32, F16, ...".
+std::string WeightTypeNames();
+// kUnsupported lists the names there are.
+Result<WeightType> WeightTypeOf(const std::string& name);
+
+inline constexpr int kPanelRows = 16;
+inline constexpr int kBlockLen = 32;  // inputs that share a scale in activations
+inline constexpr int kMaxBlockLen = 256;
+
+constexpr int WeightBlockLen(WeightType type) {
+  return FormatOf(type).block_len;
+}
+constexpr int WeightBlockBytes(WeightType type) {
+  return FormatOf(type).block_bytes;
+}
+constexpr bool IsBlockType(WeightType type) {
   return WeightBlockLen(type) > 1;
 }
 
-inline constexpr int kPanelRows = 16;
-inline constexpr int kBlockLen = 32;  // inputs that share a scale, in weights and in activations
-
 // Panel p holds output rows 16 p .. 16 p + 15 (rows past the end are zero), inputs ascending:
 //   float types: [in_dim][16 rows]
-//   Q4_0, Q4_1:  a block = [16 d][16 m, Q4_1 only][4 chunks][16 rows][2 inputs][4 nibbles];
-//                nibble j of the 16 bits of (chunk c, input i) is the code of input 8 c + 2 j + i
-//   Q8_0:        a block = [16 d][16 chunks][16 rows][2 inputs], one byte a code
-// so that a shift and a mask give pairs of consecutive inputs as 16-bit numbers, row by row.
+//   block types: blocks of [16 d][16 m, if there is a minimum], then for every 32 inputs
+//     [groups][16 scales] and [groups][16 minima], one byte each, K types only
+//       (Q2_K: one byte for both, the minimum in the high half)
+//     [low bits of the codes][high bits of the codes].
+// Codes of b bits: chunks of [16 rows][2 inputs], 16 bits each; field j of the 16 bits of chunk c
+// and input i is the code of input c * 32 / b + 2 j + i, so that a shift and a mask give pairs of
+// consecutive inputs as 16-bit numbers, row by row. A code is stored without its offset taken off;
+// those of Q8_0 have 128 added.
+// Bytes are those of the file but for the 6-bit integers of Q3_K, Q4_K and Q5_K: 4 in a block more.
 class PackedMatrix {
  public:
   PackedMatrix() = default;
@@ -70,22 +126,35 @@ class PackedMatrix {
   AlignedBuffer<std::byte> data_;
 };
 
-// Bytes of one packed block of 16 rows x 32 inputs (x 1 input for the float types).
-int PackedBlockBytes(WeightType type);
+// Bytes of parts of a packed block of 16 rows.
+constexpr int PackedHeaderBytes(const WeightFormat& f) {
+  return kPanelRows * (f.has_min ? 4 : 2);
+}
+constexpr int PackedScaleBytes(const WeightFormat& f) {  // of 32 inputs
+  return kPanelRows * (kBlockLen / f.group_len) * f.scale_bytes;
+}
+constexpr int PackedCodeBytes(int bits) {  // of 32 inputs
+  return kPanelRows * kBlockLen * bits / 8;
+}
+constexpr int PackedPartBytes(const WeightFormat& f) {  // all of 32 inputs
+  return PackedScaleBytes(f) + PackedCodeBytes(f.low_bits) + PackedCodeBytes(f.high_bits);
+}
+constexpr int PackedBlockBytes(WeightType type) {
+  const WeightFormat& f = FormatOf(type);
+  if (f.block_len == 1) return kPanelRows * f.block_bytes;
+  return PackedHeaderBytes(f) + f.block_len / kBlockLen * PackedPartBytes(f);
+}
 
-// Where the code of input k (0..31) of panel row `lane` lies behind the scales of a packed block. A
-// 4-bit code is the high nibble of its byte for odd k / 2.
-constexpr int Q4ByteIndex(int k, int lane) {
-  return (k / 8 * kPanelRows + lane) * 4 + k % 2 * 2 + k % 8 / 4;
-}
-constexpr int Q8ByteIndex(int k, int lane) {
-  return (k / 2 * kPanelRows + lane) * 2 + k % 2;
-}
-// That code as it multiplies d.
-inline int BlockCode(WeightType type, const std::byte* codes, int k, int lane) {
-  if (type == WeightType::kQ8_0) return static_cast<int8_t>(codes[Q8ByteIndex(k, lane)]);
-  const int code = std::to_integer<int>(codes[Q4ByteIndex(k, lane)]) >> (4 * (k / 2 % 2)) & 15;
-  return type == WeightType::kQ4_0 ? code - 8 : code;
-}
+// A row of 32 inputs in a packed block, number by number: what the references read.
+struct PackedPart {
+  const WeightFormat& format;
+  const std::byte* block;  // 16 rows
+  int part;                // 32 inputs: 0 .. block_len / 32 - 1
+  int lane;                // row
+
+  float scale(int group) const;  // of inputs group * group_len ...
+  float minimum(int group) const;
+  int code(int k) const;  // of input k (0..31), offset taken off
+};
 
 }  // namespace tq

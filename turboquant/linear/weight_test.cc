@@ -3,51 +3,63 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <numeric>
+#include <string>
 #include <vector>
 
+#include "turboquant/linear/file_block.h"
 #include "turboquant/linear/test_util.h"
 
 namespace tq {
 namespace {
 
-// One weight straight from the file's layout.
-float FileWeight(WeightType type, const std::vector<std::byte>& rows, int64_t in_dim, int64_t row,
-                 int64_t k) {
-  const int64_t len = WeightBlockLen(type);
-  const std::byte* p = rows.data() + (row * (in_dim / len) + k / len) * WeightBlockBytes(type);
-  const auto half = [&](int at) {
-    uint16_t h;
-    std::memcpy(&h, p + at, 2);
-    return h;
-  };
-  const int i = static_cast<int>(k % len);
-  const auto nibble = [&](int at) {
-    const int byte = std::to_integer<int>(p[at + i % 16]);
-    return static_cast<float>(i < 16 ? byte & 15 : byte >> 4);
-  };
-  switch (type) {
-    case WeightType::kF32: {
-      float f;
-      std::memcpy(&f, p, 4);
-      return f;
-    }
-    case WeightType::kF16: return F32FromF16(half(0));
-    case WeightType::kBF16: return F32FromBF16(half(0));
-    case WeightType::kQ4_0: return F32FromF16(half(0)) * (nibble(2) - 8);
-    case WeightType::kQ4_1: return F32FromF16(half(0)) * nibble(4) + F32FromF16(half(2));
-    case WeightType::kQ8_0:
-      return F32FromF16(half(0)) * static_cast<float>(static_cast<int8_t>(p[2 + i]));
+std::vector<std::byte> FromHex(const std::string& hex) {
+  std::vector<std::byte> bytes(hex.size() / 2);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<std::byte>(std::stoi(hex.substr(2 * i, 2), nullptr, 16));
   }
-  return 0;
+  return bytes;
+}
+
+// tests/golden/weight_blocks.json: made by PyPI's gguf.
+TEST(DequantizeFileRow, GivesTheValuesOfTheGgufPackage) {
+  std::ifstream in(TQ_SOURCE_DIR "/tests/golden/weight_blocks.json");
+  const nlohmann::json golden = nlohmann::json::parse(in);
+  size_t types = 0;
+  for (const auto& [name, parts] : golden["types"].items()) {
+    const auto type = WeightTypeOf(name);
+    ASSERT_TRUE(type.ok()) << type.status().ToString();
+    const std::vector<std::byte> blocks = FromHex(parts["blocks"]),
+                                 bytes = FromHex(parts["values"]);
+    std::vector<float> want(bytes.size() / sizeof(float)), got(want.size());
+    std::memcpy(want.data(), bytes.data(), bytes.size());
+    ASSERT_EQ(want.size(), 4u * WeightBlockLen(*type));
+    ASSERT_EQ(blocks.size(), 4u * WeightBlockBytes(*type));
+    DequantizeFileRow(*type, blocks.data(), got);
+    EXPECT_EQ(got, want) << name;
+    ++types;
+  }
+  EXPECT_EQ(types, std::size(kWeightFormats) - 3);  // all but the float types
+}
+
+TEST(WeightTypeOf, RefusesWhatThereIsNotWithAList) {
+  const Status s = WeightTypeOf("IQ4_XS").status();
+  EXPECT_EQ(s.code(), StatusCode::kUnsupported);
+  EXPECT_EQ(
+      s.message(),
+      "weights of type IQ4_XS are not supported; supported: F32, F16, BF16, Q4_0, Q4_1, Q5_0, "
+      "Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K");
 }
 
 TEST(PackedMatrix, DecodesEveryTypeInTheOrderAskedFor) {
   ThreadPool pool(2);
-  for (const WeightType type : kAllWeightTypes) {
+  for (const WeightType type : AllWeightTypes()) {
     for (const int64_t out : {1, 16, 37}) {
-      const int64_t in = IsBlockType(type) ? 96 : 35;
+      const int64_t in = IsBlockType(type) ? 3 * WeightBlockLen(type) : 35;
       const std::vector<std::byte> rows = RandomRows(type, out, in, 3);
+      const size_t row_bytes = rows.size() / static_cast<size_t>(out);
       std::vector<int32_t> order(static_cast<size_t>(out));
       std::iota(order.rbegin(), order.rend(), 0);
       for (const bool reverse : {false, true}) {
@@ -55,24 +67,27 @@ TEST(PackedMatrix, DecodesEveryTypeInTheOrderAskedFor) {
             PackedMatrix::Pack(type, out, in, rows, reverse ? order : std::vector<int32_t>(), pool);
         ASSERT_TRUE(m.ok()) << m.status().ToString();
         for (int64_t r = 0; r < out; ++r) {
-          std::vector<float> y(static_cast<size_t>(in));
-          m->DecodeRow(r, y.data());
-          for (int64_t k = 0; k < in; ++k) {
-            ASSERT_EQ(y[static_cast<size_t>(k)],
-                      FileWeight(type, rows, in, reverse ? out - 1 - r : r, k))
-                << WeightTypeName(type) << " row " << r << " input " << k;
-          }
+          std::vector<float> got(static_cast<size_t>(in)), want(got.size());
+          const auto source = static_cast<size_t>(reverse ? out - 1 - r : r);
+          m->DecodeRow(r, got.data());
+          DequantizeFileRow(type, rows.data() + source * row_bytes, want);
+          ASSERT_EQ(got, want) << WeightTypeName(type) << " row " << r;
         }
       }
     }
   }
 }
 
-TEST(PackedMatrix, TakesAsManyBytesAsTheFile) {
+// Of 6-bit integers four bytes a block are added.
+TEST(PackedMatrix, TakesAboutAsManyBytesAsTheFile) {
   ThreadPool pool(1);
-  for (const WeightType type : kAllWeightTypes) {
-    const std::vector<std::byte> rows = RandomRows(type, 64, 128, 3);
-    EXPECT_EQ(PackedMatrix::Pack(type, 64, 128, rows, {}, pool)->bytes(), rows.size());
+  for (const WeightType type : AllWeightTypes()) {
+    const bool six_bits =
+        type == WeightType::kQ3_K || type == WeightType::kQ4_K || type == WeightType::kQ5_K;
+    const std::vector<std::byte> rows = RandomRows(type, 64, 256, 3);
+    EXPECT_EQ(PackedMatrix::Pack(type, 64, 256, rows, {}, pool)->bytes(),
+              rows.size() + (six_bits ? 64 * 4 : 0))
+        << WeightTypeName(type);
   }
 }
 
@@ -102,6 +117,16 @@ TEST(PackedMatrix, RefusesScalesThatAreNotFinite) {
   const Status s = PackedMatrix::Pack(WeightType::kQ8_0, 3, 64, rows, {}, pool).status();
   EXPECT_EQ(s.code(), StatusCode::kDataLoss);
   EXPECT_EQ(s.message(), "row 1 of 3 has a scale that is not finite");
+
+  for (const WeightType type : AllWeightTypes()) {
+    for (const size_t at : HalvesOf(type)) {
+      rows = RandomRows(type, 1, 256, 1);
+      std::memcpy(rows.data() + at, &infinity, 2);
+      EXPECT_EQ(PackedMatrix::Pack(type, 1, 256, rows, {}, pool).status().code(),
+                StatusCode::kDataLoss)
+          << WeightTypeName(type);
+    }
+  }
 }
 
 }  // namespace
