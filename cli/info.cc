@@ -105,7 +105,7 @@ std::string WeightTypes(const GgufFile& file, size_t* bytes) {
   std::map<std::string, int> counts;
   for (const GgufTensor& t : file.tensors()) {
     ++counts[GgmlTypeName(t.type)];
-    *bytes += t.data.size();
+    *bytes += t.num_bytes();
   }
   std::vector<std::pair<std::string, int>> sorted(counts.begin(), counts.end());
   std::stable_sort(sorted.begin(), sorted.end(),

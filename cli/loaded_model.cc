@@ -23,7 +23,7 @@ uint64_t WeightsHash(const GgufFile& file) {
   uint64_t hash = 0;
   for (const GgufTensor* t : tensors) {
     hash = Hash64(t->name.data(), t->name.size(), hash);
-    hash = Hash64(t->data, hash);
+    hash = Hash64(file.Data(*t).bytes(), hash);
     file.Release(*t);
   }
   return hash;

@@ -247,7 +247,7 @@ Result<ModelSpec> SpecFromGguf(const GgufFile& file) {
   for (const GgufTensor& t : file.tensors()) {
     Stored& s = stored[GroupOf(t.name, t.shape.size())];
     s.params += static_cast<double>(t.num_elements());
-    s.bytes += t.data.size();
+    s.bytes += t.num_bytes();
     ++types[GgmlTypeName(t.type)];
   }
   UseStored(stored, &spec);

@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <type_traits>
 #include <utility>
 
+#include "runtime/formats/gguf_split.h"
+#include "runtime/formats/hf_folder.h"
+#include "turboquant/base/file.h"
 #include "turboquant/base/numeric.h"
 
 namespace tq {
@@ -337,43 +341,16 @@ Status WrongKind(const std::string& key, const char* wanted, const GgufValue& va
                          " was expected");
 }
 
-}  // namespace
-
-std::string GgmlTypeName(GgmlType type) {
-  const TypeInfo* info = FindType(type);
-  return info != nullptr ? info->name : StrCat("type ", static_cast<uint32_t>(type));
-}
-
-GgmlTypeShape GgmlShape(GgmlType type) {
-  const TypeInfo* info = FindType(type);
-  return info != nullptr ? info->shape : GgmlTypeShape{};
-}
-
-int64_t GgufTensor::num_elements() const {
-  int64_t n = 1;
-  for (const int64_t dim : shape) n *= dim;
-  return n;
-}
-
-Result<GgufFile> GgufFile::Parse(std::span<const std::byte> bytes, const std::string& name) {
-  GgufFile file;
-  file.path_ = name;
-  file.bytes_ = bytes;
-  const Status status = file.ReadAll();
-  if (!status.ok()) return status.WithContext(StrCat("cannot read '", name, "'"));
-  return file;
-}
-
-Status GgufFile::ReadAll() {
-  if (bytes_.size() < sizeof kMagic || std::memcmp(bytes_.data(), kMagic, sizeof kMagic) != 0) {
-    return DataLoss("it is not a GGUF file: its ", bytes_.size(),
+Status ReadAll(std::span<const std::byte> bytes, GgufContents& out) {
+  if (bytes.size() < sizeof kMagic || std::memcmp(bytes.data(), kMagic, sizeof kMagic) != 0) {
+    return DataLoss("it is not a GGUF file: its ", bytes.size(),
                     " bytes do not begin with \"GGUF\"");
   }
-  Cursor in(bytes_);
+  Cursor in(bytes);
   uint32_t magic = 0;
   TQ_RETURN_IF_ERROR(in.Read(magic, "the magic"));
-  TQ_RETURN_IF_ERROR(in.Read(version_, "the version"));
-  TQ_RETURN_IF_ERROR(CheckVersion(version_));
+  TQ_RETURN_IF_ERROR(in.Read(out.version, "the version"));
+  TQ_RETURN_IF_ERROR(CheckVersion(out.version));
   uint64_t num_tensors = 0, num_values = 0;
   TQ_RETURN_IF_ERROR(in.Read(num_tensors, "the number of tensors"));
   TQ_RETURN_IF_ERROR(in.Read(num_values, "the number of metadata values"));
@@ -395,48 +372,122 @@ Status GgufFile::ReadAll() {
     Result<GgufValue> value = ReadValue(in, type);
     if (!value.ok()) return value.status().WithContext(StrCat("metadata '", key, "'"));
     if (key == kAlignmentKey) alignment_type = type;
-    if (!metadata_.emplace(key, *std::move(value)).second) {
+    if (!out.metadata.emplace(key, *std::move(value)).second) {
       return DataLoss("metadata '", key, "' appears twice (at byte ", at, ")");
     }
   }
-  if (const Result<int64_t> parts = GetInt("split.count"); parts.ok() && *parts > 1) {
-    return Unsupported("it is one of ", *parts, " parts of a split model; merge them first with ",
-                       "llama-gguf-split --merge");
-  }
-  TQ_ASSIGN_OR_RETURN(const uint64_t alignment, Alignment(metadata_, alignment_type == kU32));
+  TQ_ASSIGN_OR_RETURN(const uint64_t alignment, Alignment(out.metadata, alignment_type == kU32));
 
   std::vector<TensorEntry> entries(num_tensors);
   for (TensorEntry& entry : entries) TQ_RETURN_IF_ERROR(ReadTensorEntry(in, entry));
-  TQ_RETURN_IF_ERROR(PlaceTensors(bytes_, in.position(), alignment, entries));
-  for (TensorEntry& entry : entries) {
-    if (!tensor_index_.emplace(entry.tensor.name, tensors_.size()).second) {
-      return DataLoss("tensor '", entry.tensor.name, "' appears twice");
-    }
-    tensors_.push_back(std::move(entry.tensor));
-  }
+  TQ_RETURN_IF_ERROR(PlaceTensors(bytes, in.position(), alignment, entries));
+  for (TensorEntry& entry : entries) out.tensors.push_back(std::move(entry.tensor));
   return OkStatus();
 }
 
+}  // namespace
+
+std::string GgmlTypeName(GgmlType type) {
+  const TypeInfo* info = FindType(type);
+  return info != nullptr ? info->name : StrCat("type ", static_cast<uint32_t>(type));
+}
+
+GgmlTypeShape GgmlShape(GgmlType type) {
+  const TypeInfo* info = FindType(type);
+  return info != nullptr ? info->shape : GgmlTypeShape{};
+}
+
+int64_t GgufTensor::num_elements() const {
+  int64_t n = 1;
+  for (const int64_t dim : shape) n *= dim;
+  return n;
+}
+
+size_t GgufTensor::num_bytes() const {
+  const GgmlTypeShape block = GgmlShape(type);
+  return static_cast<size_t>(num_elements() / block.block_len * block.block_bytes);
+}
+
+Result<GgufContents> ReadGguf(std::span<const std::byte> bytes, const std::string& name) {
+  GgufContents contents;
+  contents.path = name;
+  contents.file_bytes = bytes.size();
+  const Status status = ReadAll(bytes, contents);
+  if (!status.ok()) return status.WithContext(StrCat("cannot read '", name, "'"));
+  return contents;
+}
+
+Result<GgufFile> GgufFile::Parse(std::span<const std::byte> bytes, const std::string& name) {
+  TQ_ASSIGN_OR_RETURN(GgufContents contents, ReadGguf(bytes, name));
+  TQ_ASSIGN_OR_RETURN(GgufFile file, FromContents(std::move(contents)));
+  if (const Result<int64_t> parts = file.GetInt("split.count"); parts.ok() && *parts > 1) {
+    return Unsupported("cannot read '", name, "': it is one of ", *parts,
+                       " parts of a split model");
+  }
+  return file;
+}
+
+Result<GgufFile> GgufFile::FromContents(GgufContents contents) {
+  GgufFile file;
+  file.contents_ = std::move(contents);
+  for (size_t i = 0; i < file.tensors().size(); ++i) {
+    const std::string& name = file.tensors()[i].name;
+    if (!file.tensor_index_.emplace(name, i).second) {
+      return DataLoss("cannot read '", file.path(), "': tensor '", name, "' appears twice");
+    }
+  }
+  return file;
+}
+
 Result<GgufFile> GgufFile::Open(const std::string& path) {
+  if (IsDirectory(path)) {
+    TQ_ASSIGN_OR_RETURN(GgufContents contents, OpenHuggingFaceFolder(path));
+    return FromContents(std::move(contents));
+  }
+  for (const char* suffix : {".safetensors", "config.json", ".bin", ".pt", ".pth"}) {
+    if (path.ends_with(suffix) && FileExists(path)) {
+      return InvalidArgument("'", path, "' is one file of a model; name its folder");
+    }
+  }
   TQ_ASSIGN_OR_RETURN(MappedFile mapped, MappedFile::Open(path));
   auto map = std::make_shared<MappedFile>(std::move(mapped));
-  TQ_ASSIGN_OR_RETURN(GgufFile file, Parse(map->bytes(), path));
-  file.map_ = std::move(map);
-  return file;
+  TQ_ASSIGN_OR_RETURN(GgufContents contents, ReadGguf(map->bytes(), path));
+  contents.maps.push_back(std::move(map));
+  TQ_RETURN_IF_ERROR(JoinSplitParts(contents));
+  return FromContents(std::move(contents));
 }
 
 const GgufTensor* GgufFile::FindTensor(std::string_view name) const {
   const auto it = tensor_index_.find(name);
-  return it == tensor_index_.end() ? nullptr : &tensors_[it->second];
+  return it == tensor_index_.end() ? nullptr : &tensors()[it->second];
+}
+
+TensorData GgufFile::Data(const GgufTensor& tensor) const {
+  if (tensor.assembly == nullptr) return TensorData(tensor.data);
+  std::vector<std::byte> bytes(tensor.num_bytes());
+  tensor.assembly->make(tensor.assembly->parts, bytes);
+  return TensorData(std::move(bytes));
 }
 
 void GgufFile::Release(const GgufTensor& tensor) const {
-  if (map_ != nullptr) map_->Release(tensor.data);
+  const auto release = [&](std::span<const std::byte> range) {
+    for (const auto& map : contents_.maps) {
+      const std::span<const std::byte> all = map->bytes();
+      const std::less_equal<const std::byte*> before;
+      if (before(all.data(), range.data()) &&
+          before(range.data() + range.size(), all.data() + all.size())) {
+        map->Release(range);
+      }
+    }
+  };
+  release(tensor.data);
+  if (tensor.assembly == nullptr) return;
+  for (const std::span<const std::byte> part : tensor.assembly->parts) release(part);
 }
 
 Result<const GgufValue*> GgufFile::Get(const std::string& key) const {
-  const auto it = metadata_.find(key);
-  if (it == metadata_.end()) return NotFound("'", path_, "' has no metadata '", key, "'");
+  const auto it = metadata().find(key);
+  if (it == metadata().end()) return NotFound("'", path(), "' has no metadata '", key, "'");
   return &it->second;
 }
 

@@ -96,9 +96,10 @@ Result<RopeFrequencies> ReadRope(const GgufFile& file, int head_dim, float base)
     return InvalidArgument("rope_freqs.weight: expected ", half, " values of F32, found ",
                            factors->num_elements(), " of ", GgmlTypeName(factors->type));
   }
+  const TensorData factor_data = file.Data(*factors);
   for (int i = 0; i < half; ++i) {
     float factor;
-    std::memcpy(&factor, factors->data.data() + 4 * i, sizeof factor);
+    std::memcpy(&factor, factor_data.bytes().data() + 4 * i, sizeof factor);
     if (!(factor >= 1e-3f && factor <= 1e6f)) {
       return InvalidArgument("rope_freqs.weight[", i, "] = ", factor,
                              ": expected 0.001 to 1000000");

@@ -102,7 +102,8 @@ class LlamaLoader {
     TQ_ASSIGN_OR_RETURN(const GgufTensor* t, Find(name, {in_dim, out_dim}));
     const auto type = WeightTypeOf(GgmlTypeName(t->type));
     TQ_RETURN_IF_ERROR(type.status().WithContext("tensor '" + name + "'"));
-    auto added = model_.backend_->AddMatrix(*type, out_dim, in_dim, t->data, row_order);
+    auto added =
+        model_.backend_->AddMatrix(*type, out_dim, in_dim, file_.Data(*t).bytes(), row_order);
     TQ_RETURN_IF_ERROR(added.status().WithContext("tensor '" + name + "'"));
     *id = *added;
     file_.Release(*t);
@@ -115,7 +116,7 @@ class LlamaLoader {
     const auto type = WeightTypeOf(GgmlTypeName(t->type));
     TQ_RETURN_IF_ERROR(type.status().WithContext("tensor '" + name + "'"));
     ThreadPool inline_pool(1);
-    auto row = PackedMatrix::Pack(*type, 1, n, t->data, {}, inline_pool);
+    auto row = PackedMatrix::Pack(*type, 1, n, file_.Data(*t).bytes(), {}, inline_pool);
     TQ_RETURN_IF_ERROR(row.status().WithContext("tensor '" + name + "'"));
     std::vector<float> in_file_order(static_cast<size_t>(n));
     row->DecodeRow(0, in_file_order.data());
