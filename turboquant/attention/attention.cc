@@ -46,6 +46,16 @@ class TileHead {
     q8_sum_.resize(static_cast<size_t>(num_rows));
     center_ab_.resize(static_cast<size_t>(num_rows) * num_pairs * 2);
     visible_.resize(static_cast<size_t>(num_rows));
+    softcap_ = params.softcap * std::numbers::log2e_v<float>;
+    // The first token that the first query sees, and the last query.
+    const int64_t first_pos = tile.item->first_pos + tile.first_query;
+    first_block_ =
+        layout_->window == 0 ? 0 : std::max<int64_t>(0, first_pos + 1 - layout_->window) / kPageLen;
+    first_full_block_ =
+        layout_->window == 0
+            ? 0
+            : DivCeil<int64_t>(std::max<int64_t>(0, first_pos + tile.num_queries - layout_->window),
+                               kPageLen);
     for (int row = 0; row < num_rows; ++row) {
       const int query = tile.first_query + row / group;
       const float* source =
@@ -87,6 +97,8 @@ class TileHead {
   int num_rows() const { return rows_.num_rows; }
   int padded_dim() const { return rows_.padded_dim; }
   const Tile& tile() const { return tile_; }
+  // Ranges of blocks that some query sees: [first_range, num_ranges).
+  int64_t first_range() const { return first_block_ / kRangeBlocks; }
   int64_t num_ranges() const { return tile_.block / kRangeBlocks + 1; }
 
   // state = attention over the blocks of one range.
@@ -94,13 +106,18 @@ class TileHead {
     ResetState(rows_.num_rows, rows_.padded_dim, state);
     const int64_t end = std::min((range + 1) * kRangeBlocks, tile_.block + 1);
     const bool use_vnni = UseVnni();
-    for (int64_t block = range * kRangeBlocks; block < end; ++block) {
+    for (int64_t block = std::max(range * kRangeBlocks, first_block_); block < end; ++block) {
       BlockArgs args;
       args.rows = &rows_;
       args.use_vnni = use_vnni;
       args.block = block;
       args.center_table = &cache_->center_table();
+      args.softcap = softcap_;
       if (block == tile_.block) args.num_visible = visible_.data();
+      if (block < first_full_block_) {
+        FillFirstVisible(block, &scratch->first_visible);
+        args.first_visible = scratch->first_visible.data();
+      }
       FillSides(block, &args);
       FillAhead(block + 1, &args);
       UseReferenceKernels() ? AttendBlockRef(args, state, scratch)
@@ -114,7 +131,14 @@ class TileHead {
     const int group = params.num_q_heads / cache_->config().num_kv_heads;
     for (int row = 0; row < rows_.num_rows; ++row) {
       float* o = state.o + static_cast<size_t>(row) * rows_.padded_dim;
-      const float inverse = 1.f / state.l[row];
+      float inverse = 1.f / state.l[row];
+      if (params.sinks != nullptr) {
+        // One more weight, of no value; the larger exponent is taken out.
+        const float sink = params.sinks[head * group + row % group] * std::numbers::log2e_v<float>;
+        const float top = std::max(sink, state.m[row]);
+        const float kept = std::exp2(state.m[row] - top);
+        inverse = kept / (state.l[row] * kept + std::exp2(sink - top));
+      }
       for (int c = 0; c < head_dim; ++c) o[c] *= inverse;
       layout_->v_rotation.Inverse(o);
       const int query = tile_.first_query + row / group;
@@ -129,7 +153,8 @@ class TileHead {
   // The record that the next block reads, for the kernel to fetch: records are too short for the
   // hardware to notice that they are read whole.
   void FillAhead(int64_t block, BlockArgs* args) const {
-    if (block > tile_.block || cache_->rule().ReadsOpen(block, tile_.block)) return;
+    if (block > tile_.block || layout_->window > 0 || cache_->rule().ReadsOpen(block, tile_.block))
+      return;
     const std::byte* slot = cache_->SealedSlot(tile_.item->seq, block);
     if (slot == nullptr) return;
     args->ahead = slot + layout_->record_offset;
@@ -137,10 +162,23 @@ class TileHead {
     args->ahead_info = slot + layout_->side_offset;
   }
 
+  // Of a block where some window begins.
+  void FillFirstVisible(int64_t block, std::vector<int>* first) const {
+    const int group = rows_.num_rows / tile_.num_queries;
+    first->resize(static_cast<size_t>(rows_.num_rows));
+    for (int row = 0; row < rows_.num_rows; ++row) {
+      const int64_t position = tile_.item->first_pos + tile_.first_query + row / group;
+      (*first)[static_cast<size_t>(row)] = static_cast<int>(
+          std::clamp<int64_t>(position + 1 - layout_->window - block * kPageLen, 0, kPageLen));
+    }
+  }
+
   void FillSides(int64_t block, BlockArgs* args) const {
     const KvCache::HeadLayout& l = *layout_;
-    if (cache_->rule().ReadsOpen(block, tile_.block)) {
-      const std::byte* slot = cache_->OpenSlot(tile_.item->seq, block) + l.open_offset;
+    if (l.window > 0 || cache_->rule().ReadsOpen(block, tile_.block)) {
+      const std::byte* slot = (l.window > 0 ? cache_->WindowSlot(tile_.item->seq, block)
+                                            : cache_->OpenSlot(tile_.item->seq, block)) +
+                              l.open_offset;
       const auto side = [&](ValueType type, size_t values, size_t scales) {
         BlockSide s;
         s.type = type;
@@ -191,6 +229,9 @@ class TileHead {
   std::vector<float> q8_scale_, q16_scale_, center_ab_;
   std::vector<int32_t> q8_sum_;
   std::vector<int> visible_;
+  float softcap_ = 0;
+  // The first block that some query sees, and the first from which on all see all.
+  int64_t first_block_ = 0, first_full_block_ = 0;
   QueryRows rows_;
 };
 
@@ -225,13 +266,20 @@ Scratch& ThreadScratch() {
   return scratch;
 }
 
-Status CheckItem(const KvCache& cache, const AttentionItem& item) {
+Status CheckItem(const KvCache& cache, int layer, const AttentionItem& item) {
   if (!cache.Exists(item.seq)) return NotFound("attention: there is no sequence ", item.seq);
   const int64_t visible = cache.VisibleLength(item.seq);
   if (item.num_tokens < 0 || item.first_pos < 0 || item.first_pos + item.num_tokens > visible) {
     return InvalidArgument("attention: queries at positions ", item.first_pos, " to ",
                            item.first_pos + item.num_tokens - 1, "; sequence ", item.seq, " has ",
                            visible, " tokens");
+  }
+  if (const int64_t window = cache.config().window(layer); window > 0) {
+    const int64_t first = std::max<int64_t>(0, item.first_pos + 1 - window) / kPageLen;
+    if (item.num_tokens == 0 || cache.WindowSlot(item.seq, first) != nullptr) return OkStatus();
+    return FailedPrecondition("attention: layer ", layer, " has a window of ", window,
+                              " tokens, and what position ", item.first_pos, " of sequence ",
+                              item.seq, " sees of it is gone");
   }
   // Queries further back than the open rows would read blocks in a form that is gone.
   for (int64_t p = item.first_pos / kPageLen;
@@ -263,13 +311,16 @@ Status Attend(const KvCache& cache, int layer, const AttentionParams& params,
   std::vector<Tile> tiles;
   int64_t num_ranges = 0;
   for (const AttentionItem& item : items) {
-    TQ_RETURN_IF_ERROR(CheckItem(cache, item));
+    TQ_RETURN_IF_ERROR(CheckItem(cache, layer, item));
     for (int i = 0; i < item.num_tokens;) {
       Tile tile{&item, i, 0, (item.first_pos + i) / kPageLen};
       const int64_t end = std::min(item.first_pos + item.num_tokens, (tile.block + 1) * kPageLen);
       tile.num_queries = static_cast<int>(end - item.first_pos) - i;
       i += tile.num_queries;
-      num_ranges += tile.block / kRangeBlocks + 1;
+      const int64_t window = config.window(layer);
+      const int64_t first =
+          window == 0 ? 0 : std::max<int64_t>(0, item.first_pos + tile.first_query + 1 - window);
+      num_ranges += tile.block / kRangeBlocks - first / kPageLen / kRangeBlocks + 1;
       tiles.push_back(tile);
     }
   }
@@ -287,7 +338,7 @@ Status Attend(const KvCache& cache, int layer, const AttentionParams& params,
       const int rows = s.tile_head.num_rows(), dim = s.tile_head.padded_dim();
       const SoftmaxState total = s.total.Get(rows, dim), part = s.part.Get(rows, dim);
       ResetState(rows, dim, total);
-      for (int64_t range = 0; range < s.tile_head.num_ranges(); ++range) {
+      for (int64_t range = s.tile_head.first_range(); range < s.tile_head.num_ranges(); ++range) {
         s.tile_head.RunRange(range, part, &s.block);
         MergeState(rows, dim, total, part);
       }
@@ -312,8 +363,10 @@ Status Attend(const KvCache& cache, int layer, const AttentionParams& params,
   for (size_t i = 0; i < num_tasks; ++i) {
     TileHead& th = tile_heads[i];
     th.Prepare(cache, layer, static_cast<int>(i % heads), params, tiles[i / heads]);
-    parts[i].Get(th.num_rows(), th.padded_dim(), static_cast<size_t>(th.num_ranges()));
-    for (int64_t range = 0; range < th.num_ranges(); ++range) tasks.push_back({i, range});
+    parts[i].Get(th.num_rows(), th.padded_dim(),
+                 static_cast<size_t>(th.num_ranges() - th.first_range()));
+    for (int64_t range = th.first_range(); range < th.num_ranges(); ++range)
+      tasks.push_back({i, range});
   }
   // The workers see the calling thread's vectors, not their own thread-local ones.
   TileHead* const all_heads = tile_heads.data();
@@ -321,15 +374,17 @@ Status Attend(const KvCache& cache, int layer, const AttentionParams& params,
   const RangeTask* const all_tasks = tasks.data();
   pool.ParallelFor(tasks.size(), [&](size_t task, int) {
     const RangeTask& t = all_tasks[task];
-    all_heads[t.tile_head].RunRange(
-        t.range, all_parts[t.tile_head].At(static_cast<size_t>(t.range)), &ThreadScratch().block);
+    const TileHead& th = all_heads[t.tile_head];
+    th.RunRange(t.range, all_parts[t.tile_head].At(static_cast<size_t>(t.range - th.first_range())),
+                &ThreadScratch().block);
   });
   for (size_t i = 0; i < num_tasks; ++i) {
     const TileHead& th = tile_heads[i];
     const SoftmaxState total = ThreadScratch().total.Get(th.num_rows(), th.padded_dim());
     ResetState(th.num_rows(), th.padded_dim(), total);
-    for (int64_t range = 0; range < th.num_ranges(); ++range) {
-      MergeState(th.num_rows(), th.padded_dim(), total, parts[i].At(static_cast<size_t>(range)));
+    for (int64_t range = th.first_range(); range < th.num_ranges(); ++range) {
+      MergeState(th.num_rows(), th.padded_dim(), total,
+                 parts[i].At(static_cast<size_t>(range - th.first_range())));
     }
     th.WriteOutput(params, static_cast<int>(i % heads), total);
   }

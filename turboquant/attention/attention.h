@@ -27,10 +27,15 @@ struct AttentionItem {
 struct AttentionParams {
   int num_q_heads = 0;  // a multiple of num_kv_heads; head h reads KV head h / (ratio)
   float scale = 0;      // of the scores; 0 = 1 / sqrt(head_dim)
+  float softcap = 0;    // scores become softcap * tanh(score / softcap); 0 = as they are
+  // [num_q_heads] or nullptr: e^sink is added to the sum of the weights, so that a head may look
+  // at nothing.
+  const float* sinks = nullptr;
 };
 
-// Causal attention of every item over its sequence's cache. Errors: unknown sequence, positions
-// that were not appended, a number of heads that does not divide.
+// Causal attention of every item over its sequence's cache; a query of a layer with a sliding
+// window sees its last `window` tokens (CacheConfig::windows), its own included. Errors: unknown
+// sequence, positions that were not appended, a number of heads that does not divide.
 Status Attend(const KvCache& cache, int layer, const AttentionParams& params,
               std::span<const AttentionItem> items, ThreadPool& pool);
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "turboquant/base/aligned.h"
 #include "turboquant/codec/center.h"
@@ -66,8 +67,11 @@ struct BlockArgs {
   size_t ahead_bytes = 0;
   const std::byte* ahead_info = nullptr;
   bool use_vnni = false;  // the machine runs multiply_vnni.h
-  // Tokens of the block that row r sees; nullptr: all 64. Every row sees at least one.
+  // Row r sees the tokens [first_visible[r], num_visible[r]) of the block; nullptr: from 0, to 64.
+  // A row that sees none keeps its state as it was.
+  const int* first_visible = nullptr;
   const int* num_visible = nullptr;
+  float softcap = 0;  // of the scores, times log2(e) as they are; 0 = none
 };
 
 // Softmax state of the rows: running maximum (log2), sum of weights, weighted sum of V.
@@ -82,6 +86,7 @@ struct BlockScratch {
   AlignedBuffer<uint8_t> k_tile, v_tile;      // levels as bytes
   AlignedBuffer<float> k_floats, v_floats;    // [depth][lanes]
   AlignedBuffer<float> k_anchors, v_anchors;  // [num_anchors][padded_dim]
+  std::vector<int> first_visible;             // of the rows, where a window begins
 };
 
 void AttendBlockRef(const BlockArgs& args, SoftmaxState state, BlockScratch* scratch);

@@ -101,6 +101,8 @@ void AttendBlockRef(const BlockArgs& args, SoftmaxState state, BlockScratch*) {
   const size_t anchor_bytes = static_cast<size_t>(dim) * args.anchor_bits / 8;
   for (int r = 0; r < rows.num_rows; ++r) {
     const int visible = args.num_visible == nullptr ? kPageLen : args.num_visible[r];
+    const int first = args.first_visible == nullptr ? 0 : args.first_visible[r];
+    if (first >= visible) continue;
     float score[kPageLen];
     for (int t = 0; t < visible; ++t) {
       float s = 0;
@@ -137,15 +139,18 @@ void AttendBlockRef(const BlockArgs& args, SoftmaxState state, BlockScratch*) {
         score[args.anchors[a].token] += rows.q[at(r, c)] * anchor[static_cast<size_t>(c)];
       }
     }
+    for (int t = 0; args.softcap > 0 && t < visible; ++t) {
+      score[t] = args.softcap * std::tanh(score[t] / args.softcap);
+    }
     float block_max = -std::numeric_limits<float>::infinity();
-    for (int t = 0; t < visible; ++t) block_max = std::fmax(block_max, score[t]);
+    for (int t = first; t < visible; ++t) block_max = std::fmax(block_max, score[t]);
 
     const float m = std::fmax(state.m[r], block_max);
     const float alpha = std::exp2(state.m[r] - m);
     float p[kPageLen], weight[kPageLen];  // weight: times the scale of V
     float sum = 0, largest = 0;
     for (int t = 0; t < kPageLen; ++t) {
-      p[t] = t < visible ? std::exp2(score[t] - m) : 0.f;
+      p[t] = t >= first && t < visible ? std::exp2(score[t] - m) : 0.f;
       sum += p[t];
       weight[t] = p[t] * SideScale(args.v, t);
       largest = std::fmax(largest, weight[t]);

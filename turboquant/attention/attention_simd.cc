@@ -381,6 +381,18 @@ HWY_INLINE float DotFloats(const float* HWY_RESTRICT a, const float* HWY_RESTRIC
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
+// cap * tanh(score / cap) of the 64 scores of a row; tanh |x| = (1 - e) / (1 + e), e = e^(-2 |x|).
+HWY_NOINLINE void SoftcapScores(float cap, float* HWY_RESTRICT score) {
+  const hn::CappedTag<float, 16> d;
+  const auto factor = hn::Set(d, -2 * 1.44269504f / cap), one = hn::Set(d, 1.f);
+  for (int t = 0; t < kPageLen; t += static_cast<int>(hn::MaxLanes(d))) {
+    const auto x = hn::LoadU(d, score + t);
+    const auto e = Exp2(d, hn::Mul(hn::Abs(x), factor));
+    const auto tanh = hn::Div(hn::Sub(one, e), hn::Add(one, e));
+    hn::StoreU(hn::CopySignToAbs(hn::Mul(hn::Set(d, cap), tanh), x), d, score + t);
+  }
+}
+
 // Digits of the weights of one row, in the type that its V format multiplies.
 struct WeightDigits {
   HWY_ALIGN uint8_t u8[kRowsAtOnce][kPageLen];
@@ -402,9 +414,19 @@ HWY_INLINE void SoftmaxStep(const BlockArgs& args, int r0, float* HWY_RESTRICT s
   const hn::Rebind<int16_t, decltype(d)> d16;
   using V = hn::Vec<decltype(d)>;
   constexpr int kLanes = static_cast<int>(hn::MaxLanes(d));
+  for (int i = 0; args.softcap > 0 && i < kRows; ++i) {
+    SoftcapScores(args.softcap, score + i * kPageLen);
+  }
   if (args.num_visible != nullptr) {
     for (int i = 0; i < kRows; ++i) {
       for (int t = args.num_visible[r0 + i]; t < kPageLen; ++t) {
+        score[i * kPageLen + t] = -__builtin_inff();
+      }
+    }
+  }
+  if (args.first_visible != nullptr) {
+    for (int i = 0; i < kRows; ++i) {
+      for (int t = 0; t < args.first_visible[r0 + i]; ++t) {
         score[i * kPageLen + t] = -__builtin_inff();
       }
     }

@@ -50,9 +50,13 @@ struct Fixture {
     ASSERT_TRUE(cache->CommitAppend(seq).ok());
   }
   std::vector<float> Attention(const std::vector<float>& q, int q_heads, int64_t first, int n) {
+    return Attention(q, AttentionParams{.num_q_heads = q_heads}, first, n);
+  }
+  std::vector<float> Attention(const std::vector<float>& q, const AttentionParams& params,
+                               int64_t first, int n) {
     std::vector<float> out(q.size());
     const AttentionItem item{seq, first, n, q.data(), out.data()};
-    const Status s = Attend(*cache, 0, {q_heads, 0}, {&item, 1}, pool);
+    const Status s = Attend(*cache, 0, params, {&item, 1}, pool);
     EXPECT_TRUE(s.ok()) << s.ToString();
     return out;
   }
@@ -65,8 +69,12 @@ struct Fixture {
 
 // Softmax attention in double over the decoded rows of the cache: what the arithmetic must reach
 // up to the rounding of the query and weight digits.
-std::vector<float> Exact(Fixture& f, const std::vector<float>& q, int q_heads, int64_t position) {
+std::vector<float> Exact(Fixture& f, const std::vector<float>& q, const AttentionParams& params,
+                         int64_t position) {
   const KvCache& cache = *f.cache;
+  const int q_heads = params.num_q_heads;
+  const int64_t window = cache.config().window(0);
+  const int64_t first = window == 0 ? 0 : std::max<int64_t>(0, position + 1 - window);
   const int dim = cache.config().head_dim, kv_heads = cache.config().num_kv_heads;
   std::vector<float> out(static_cast<size_t>(q_heads) * dim);
   for (int h = 0; h < q_heads; ++h) {
@@ -77,10 +85,11 @@ std::vector<float> Exact(Fixture& f, const std::vector<float>& q, int q_heads, i
     l.k_rotation.ForwardQuery(qr.data());
     std::vector<double> scores;
     std::vector<std::vector<float>> values;
-    for (int64_t b = 0; b <= position / kPageLen; ++b) {
+    for (int64_t b = first / kPageLen; b <= position / kPageLen; ++b) {
       std::vector<float> kd(static_cast<size_t>(kPageLen) * dim), vd(kd.size());
-      if (cache.rule().ReadsOpen(b, position / kPageLen)) {
-        const std::byte* s = cache.OpenSlot(f.seq, b) + l.open_offset;
+      if (window > 0 || cache.rule().ReadsOpen(b, position / kPageLen)) {
+        const std::byte* s =
+            (window > 0 ? cache.WindowSlot(f.seq, b) : cache.OpenSlot(f.seq, b)) + l.open_offset;
         DecodeOpenSide({Side::kK, dim, l.open.k_type, s + l.open.k_values,
                         reinterpret_cast<const float*>(s + l.open.k_scales)},
                        kd.data());
@@ -109,6 +118,7 @@ std::vector<float> Exact(Fixture& f, const std::vector<float>& q, int q_heads, i
         }
       }
       for (int t = 0; t < kPageLen && b * kPageLen + t <= position; ++t) {
+        if (b * kPageLen + t < first) continue;
         double s = 0;
         for (int c = 0; c < dim; ++c) s += static_cast<double>(qr[c]) * kd[t * dim + c];
         if (!l.center.empty()) {
@@ -117,12 +127,15 @@ std::vector<float> Exact(Fixture& f, const std::vector<float>& q, int q_heads, i
           cache.center_table().Subtract(l.center, b * kPageLen + t, minus.data());
           for (int c = 0; c < dim; ++c) s -= static_cast<double>(q_plain[c]) * minus[c];
         }
-        scores.push_back(s / std::sqrt(static_cast<double>(dim)));
+        s *= params.scale > 0 ? params.scale : 1 / std::sqrt(static_cast<double>(dim));
+        if (params.softcap > 0) s = params.softcap * std::tanh(s / params.softcap);
+        scores.push_back(s);
         values.emplace_back(vd.begin() + t * dim, vd.begin() + (t + 1) * dim);
       }
     }
-    double top = -1e300, sum = 0;
+    double top = params.sinks == nullptr ? -1e300 : params.sinks[h];
     for (const double s : scores) top = std::max(top, s);
+    double sum = params.sinks == nullptr ? 0 : std::exp(params.sinks[h] - top);
     std::vector<double> o(static_cast<size_t>(dim), 0.0);
     for (size_t t = 0; t < scores.size(); ++t) {
       const double p = std::exp(scores[t] - top);
@@ -135,6 +148,10 @@ std::vector<float> Exact(Fixture& f, const std::vector<float>& q, int q_heads, i
     std::copy(row.begin(), row.end(), out.begin() + h * dim);
   }
   return out;
+}
+
+std::vector<float> Exact(Fixture& f, const std::vector<float>& q, int q_heads, int64_t position) {
+  return Exact(f, q, AttentionParams{.num_q_heads = q_heads}, position);
 }
 
 // Books and mean queries for whatever a format asks for.
@@ -405,6 +422,85 @@ TEST(Attend, LongSumsStayExact) {
   }
 }
 
+// What some models ask of attention, alone and together, at bounds as above.
+TEST(Attend, SlidingWindowsSoftcapsAndSinks) {
+  const std::vector<float> sinks = {0.5f, -3.f, 4.f, 30.f};
+  struct Case {
+    const char* preset;
+    int window;
+    float scale, softcap;
+    bool sinks;
+  };
+  for (const Case& c : std::initializer_list<Case>{{"f16", 1, 0, 0, false},
+                                                   {"f16", 40, 0, 0, false},
+                                                   {"f16", 64, 0, 0, true},
+                                                   {"k8v8", 100, 0.3f, 2.f, true},
+                                                   {"bf16", 129, 0, 5.f, false},
+                                                   {"f16", 100000, 0, 0, false},
+                                                   {"f16", 0, 0, 3.f, true},
+                                                   {"k8v8", 0, 0, 1.f, false},
+                                                   {"k4v4", 0, 0.2f, 4.f, true},
+                                                   {"k3v2", 0, 0, 0, true}}) {
+    for (const int tokens : {1, 64, 65, 130, 777}) {
+      CacheConfig config = Config(*ParsePreset(c.preset), 64, 2);
+      config.rollback_len = 1;  // the last token is asked for again
+      if (c.window > 0) config.windows = {c.window};
+      Fixture f(config, tokens);
+      const std::vector<float> q = Gaussian(4 * 64, 9);
+      const AttentionParams params = {.num_q_heads = 4,
+                                      .scale = c.scale,
+                                      .softcap = c.softcap,
+                                      .sinks = c.sinks ? sinks.data() : nullptr};
+      const std::vector<float> want = Exact(f, q, params, tokens - 1);
+      for (const std::string& isa : AvailableIsas()) {
+        ASSERT_TRUE(ForceIsa(isa).ok());
+        const bool digits = config.formats[0].k.bits < 8;
+        EXPECT_LT(RelativeDistance(f.Attention(q, params, tokens - 1, 1), want),
+                  digits ? 2.5e-2 : 1e-3)
+            << isa << " " << c.preset << " window " << c.window << " tokens " << tokens;
+      }
+      ResetIsa();
+    }
+  }
+}
+
+// Queries of one block that see different beginnings of a window, one by one and together.
+TEST(Attend, WindowsGiveTheSameBitsInAnyChunks) {
+  for (const char* preset : {"f16", "k8v8"}) {
+    for (const int window : {1, 5, 64, 100, 600}) {
+      const int tokens = 300, heads = 4, dim = 32;
+      CacheConfig config = Config(*ParsePreset(preset), dim, 2);
+      config.windows = {window};
+      const std::vector<float> q = Gaussian(static_cast<size_t>(tokens) * heads * dim, 8);
+      const std::vector<float> k = Gaussian(static_cast<size_t>(tokens) * 2 * dim, 1);
+      const std::vector<float> v = Gaussian(static_cast<size_t>(tokens) * 2 * dim, 2);
+      for (const std::string& isa : AvailableIsas()) {
+        ASSERT_TRUE(ForceIsa(isa).ok());
+        std::vector<float> first;
+        for (const int chunk : {300, 1, 37, 64}) {
+          auto cache = *KvCache::Create(config);
+          ThreadPool pool(2);
+          const SeqId seq = cache->NewSequence();
+          std::vector<float> out(q.size());
+          for (int from = 0; from < tokens; from += chunk) {
+            const int n = std::min(chunk, tokens - from);
+            const size_t at = static_cast<size_t>(from) * dim;
+            ASSERT_TRUE(cache->BeginAppend(seq, n).ok());
+            ASSERT_TRUE(cache->AppendLayer(seq, 0, &k[at * 2], &v[at * 2], pool).ok());
+            const AttentionItem item{seq, from, n, &q[at * heads], &out[at * heads]};
+            ASSERT_TRUE(Attend(*cache, 0, {heads, 0, 10.f}, {&item, 1}, pool).ok());
+            ASSERT_TRUE(cache->CommitAppend(seq).ok());
+          }
+          if (first.empty()) first = out;
+          EXPECT_EQ(first, out) << isa << " " << preset << " window " << window << " chunk "
+                                << chunk;
+        }
+      }
+      ResetIsa();
+    }
+  }
+}
+
 TEST(Attend, BatchesOfUnevenSequences) {
   CacheConfig config = Config(*ParsePreset("k4v4"), 64, 2);
   auto cache = *KvCache::Create(config);
@@ -460,6 +556,14 @@ TEST(Attend, Errors) {
   Fixture g(Config(*ParsePreset("k4v4"), 64), 1000);
   AttentionItem old{g.seq, 300, 1, q.data(), out.data()};
   EXPECT_EQ(Attend(*g.cache, 0, {1, 0}, {&old, 1}, g.pool).code(), StatusCode::kFailedPrecondition);
+  CacheConfig windowed = Config(HeadFormat{}, 64);
+  windowed.windows = {100};
+  Fixture w(windowed, 1000);
+  old.seq = w.seq;
+  EXPECT_EQ(Attend(*w.cache, 0, {1, 0}, {&old, 1}, w.pool).message(),
+            StrCat("attention: layer 0 has a window of 100 tokens, and what position 300 of "
+                   "sequence ",
+                   w.seq, " sees of it is gone"));
 }
 
 }  // namespace

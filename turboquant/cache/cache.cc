@@ -32,6 +32,7 @@ Status CacheConfig::Validate() const {
     return InvalidArgument("cache: ", centers.size(), " centres for ", num_layers, " layers x ",
                            num_kv_heads, " KV heads = ", heads);
   }
+  TQ_RETURN_IF_ERROR(ValidateWindows());
   if (rope.rope_dim() > head_dim) {
     return InvalidArgument("cache: RoPE turns ", rope.rope_dim(), " channels of head_dim ",
                            head_dim);
@@ -56,6 +57,38 @@ Status CacheConfig::Validate() const {
         return InvalidArgument(where, ": centre pair (", p.i, ", ", p.j, ") at frequency ", p.freq,
                                " is outside head_dim ", head_dim, " or RoPE dimension ",
                                rope.rope_dim());
+      }
+    }
+  }
+  return OkStatus();
+}
+
+Status CacheConfig::ValidateWindows() const {
+  if (windows.empty()) return OkStatus();
+  if (static_cast<int>(windows.size()) != num_layers) {
+    return InvalidArgument("cache: windows of ", windows.size(), " layers; there are ", num_layers);
+  }
+  int length = 0;
+  for (int layer = 0; layer < num_layers; ++layer) {
+    const int w = window(layer);
+    if (w == 0) continue;
+    if (w < 0 || w > 1 << 30) {
+      return InvalidArgument("cache: layer ", layer, " has a window of ", w,
+                             " tokens; it must be 0 (none) to ", 1 << 30);
+    }
+    if (length != 0 && w != length) {
+      return Unsupported("cache: layers have windows of ", length, " and ", w,
+                         " tokens; one length is supported");
+    }
+    length = w;
+    for (int head = 0; head < num_kv_heads; ++head) {
+      const HeadFormat& f = formats[static_cast<size_t>(layer) * num_kv_heads + head];
+      const auto kept = [](const Codec& c) { return c.is_float() || c.bits == 8; };
+      if (!kept(f.k) || !kept(f.v) || f.k.center != Center::kNone || f.anchors > 0) {
+        return InvalidArgument("cache: layer ", layer, " has a sliding window of ", w,
+                               " tokens and the format ", PresetName(f),
+                               "; such layers are kept in 16 or 8 bits, without centre and "
+                               "anchors: f16 or k8v8");
       }
     }
   }
@@ -116,18 +149,26 @@ KvCache::KvCache(CacheConfig config) : config_(std::move(config)) {
   rule_.sink_blocks = DivCeil(config_.sink_len, kPageLen);
   rule_.recent_blocks = DivCeil(config_.recent_len, kPageLen);
   const int head_dim = config_.head_dim;
-  bool need_rope = false;
+  bool need_rope = false, quantized = false;
   for (int layer = 0; layer < config_.num_layers; ++layer) {
     for (int head = 0; head < config_.num_kv_heads; ++head) {
       HeadLayout l;
       l.format = format(layer, head);
       l.open = OpenLayout::For(l.format, config_.recent, head_dim);
       l.record = RecordLayout::For(l.format, head_dim);
-      l.open_offset = open_slot_bytes_;
-      l.record_offset = sealed_slot_bytes_;
-      open_slot_bytes_ += l.open.bytes;
-      sealed_slot_bytes_ += l.record.bytes;
-      sealed_scale_bytes_ += ScaleBytes(l.format.k, head_dim) + ScaleBytes(l.format.v, head_dim);
+      l.window = config_.window(layer);
+      if (l.window > 0) {
+        window_ = l.window;
+        l.open_offset = window_slot_bytes_;
+        window_slot_bytes_ += l.open.bytes;
+      } else {
+        l.open_offset = open_slot_bytes_;
+        l.record_offset = sealed_slot_bytes_;
+        open_slot_bytes_ += l.open.bytes;
+        sealed_slot_bytes_ += l.record.bytes;
+        sealed_scale_bytes_ += ScaleBytes(l.format.k, head_dim) + ScaleBytes(l.format.v, head_dim);
+        quantized |= !l.format.k.is_float() || !l.format.v.is_float();
+      }
       const size_t index = static_cast<size_t>(layer) * config_.num_kv_heads + head;
       const HeadTensors* tensors = config_.tensors.empty() ? nullptr : &config_.tensors[index];
       // Tensors were validated.
@@ -155,17 +196,16 @@ KvCache::KvCache(CacheConfig config) : config_(std::move(config)) {
   }
   // The side info of all heads lies behind the records of the slot.
   for (HeadLayout& l : layouts_) {
+    if (l.window > 0) continue;
     l.side_offset = sealed_slot_bytes_;
     sealed_slot_bytes_ += SideInfoBytes(l.format);
     sealed_scale_bytes_ += SideInfoBytes(l.format);
   }
   // Without a window a block is sealed as soon as it is full; float rows are only copied.
-  seals_ahead_ =
-      rule_.recent_blocks > 0 &&
-      std::any_of(config_.formats.begin(), config_.formats.end(),
-                  [](const HeadFormat& f) { return !f.k.is_float() || !f.v.is_float(); });
+  seals_ahead_ = rule_.recent_blocks > 0 && quantized;
   open_pool_ = BlockPool(open_slot_bytes_);
   sealed_pool_ = BlockPool(sealed_slot_bytes_);
+  window_pool_ = BlockPool(window_slot_bytes_);
   if (need_rope) center_table_ = CenterTable(config_.rope);
 }
 
@@ -200,6 +240,7 @@ Result<SeqId> KvCache::Fork(SeqId seq) {
   for (const Block& b : child.blocks) {
     if (b.open != kNoSlot) open_pool_.AddRef(b.open);
     if (b.sealed != kNoSlot) sealed_pool_.AddRef(b.sealed);
+    if (b.window != kNoSlot) window_pool_.AddRef(b.window);
   }
   const SeqId id = next_seq_++;
   sequences_[id] = std::move(child);
@@ -210,6 +251,7 @@ void KvCache::ReleaseBlocksFrom(Sequence& s, int64_t first) {
   for (size_t b = static_cast<size_t>(first); b < s.blocks.size(); ++b) {
     if (s.blocks[b].open != kNoSlot) open_pool_.Release(s.blocks[b].open);
     if (s.blocks[b].sealed != kNoSlot) sealed_pool_.Release(s.blocks[b].sealed);
+    if (s.blocks[b].window != kNoSlot) window_pool_.Release(s.blocks[b].window);
   }
   s.blocks.resize(std::min(s.blocks.size(), static_cast<size_t>(first)));
 }
@@ -241,6 +283,15 @@ const std::byte* KvCache::SealedSlot(SeqId seq, int64_t block) const {
   return id == kNoSlot ? nullptr : sealed_pool_.data(id);
 }
 
+const std::byte* KvCache::WindowSlot(SeqId seq, int64_t block) const {
+  const SlotId id = sequences_.at(seq).blocks[static_cast<size_t>(block)].window;
+  return id == kNoSlot ? nullptr : window_pool_.data(id);
+}
+
+int64_t KvCache::FirstWindowBlock(int64_t len) const {
+  return std::max<int64_t>(0, len + 1 - window_) / kPageLen;
+}
+
 int64_t KvCache::FirstOpenBlock(int64_t len) const {
   const int64_t query_block = std::max<int64_t>(0, len - config_.rollback_len) / kPageLen;
   return std::max<int64_t>(0, query_block - rule_.recent_blocks);
@@ -266,26 +317,35 @@ Status KvCache::BeginAppend(SeqId seq, int n) {
   // block, sealed slots for blocks that leave the window.
   const int64_t old_blocks = static_cast<int64_t>(s->blocks.size());
   const bool partial = s->length % kPageLen != 0;
-  const bool copy_last = partial && open_pool_.refs(s->blocks.back().open) > 1;
+  const bool has_full = has_full_layers(), has_windows = window_ > 0;
+  const auto shared = [&](BlockPool& pool, SlotId Block::*slot) {
+    return partial && pool.refs(s->blocks.back().*slot) > 1;
+  };
+  const bool copy_last = has_full && shared(open_pool_, &Block::open);
+  const bool copy_window = has_windows && shared(window_pool_, &Block::window);
   std::vector<int64_t> to_seal;
-  for (int64_t b = rule_.sink_blocks; b < last_query_block - rule_.recent_blocks; ++b) {
+  const int64_t seal_end = has_full ? last_query_block - rule_.recent_blocks : 0;
+  for (int64_t b = rule_.sink_blocks; b < seal_end; ++b) {
     if (b < old_blocks && s->blocks[static_cast<size_t>(b)].sealed != kNoSlot) continue;
     to_seal.push_back(b);
   }
-  const size_t open_slots = static_cast<size_t>(num_blocks - old_blocks) + (copy_last ? 1 : 0);
+  const auto new_blocks = static_cast<size_t>(num_blocks - old_blocks);
+  const size_t open_slots = has_full ? new_blocks + (copy_last ? 1 : 0) : 0;
+  const size_t window_slots = has_windows ? new_blocks + (copy_window ? 1 : 0) : 0;
   const int64_t ahead_block = AheadBlock(new_len);
   const bool new_ahead = ahead_block >= 0 && s->ahead.slot.size() == 0;
-  const size_t more =
-      open_slots * open_slot_bytes_ + (to_seal.size() + (new_ahead ? 1 : 0)) * sealed_slot_bytes_;
+  const size_t more = open_slots * open_slot_bytes_ + window_slots * window_slot_bytes_ +
+                      (to_seal.size() + (new_ahead ? 1 : 0)) * sealed_slot_bytes_;
   const size_t held = Bytes().total();
   if (config_.max_bytes != 0 && held + more > config_.max_bytes) {
     return ResourceExhausted("cache: ", n, " more tokens need ", more, " bytes beside ", held,
                              " in use; the limit is ", config_.max_bytes,
                              "; use fewer tokens or a format with fewer bits");
   }
-  std::vector<SlotId> opened, sealed;
+  std::vector<SlotId> opened, windows, sealed;
   const auto undo = [&] {
     for (const SlotId id : opened) open_pool_.Release(id);
+    for (const SlotId id : windows) window_pool_.Release(id);
     for (const SlotId id : sealed) sealed_pool_.Release(id);
     return ResourceExhausted("cache: out of memory for ", n, " more tokens (", more,
                              " bytes beside ", held,
@@ -295,6 +355,11 @@ Status KvCache::BeginAppend(SeqId seq, int n) {
     const SlotId id = open_pool_.Allocate();
     if (id == kNoSlot) return undo();
     opened.push_back(id);
+  }
+  for (size_t i = 0; i < window_slots; ++i) {
+    const SlotId id = window_pool_.Allocate();
+    if (id == kNoSlot) return undo();
+    windows.push_back(id);
   }
   // A fork that shares the open block may have sealed it already; not one that is written to now.
   const int64_t full_blocks = s->length / kPageLen;
@@ -323,19 +388,23 @@ Status KvCache::BeginAppend(SeqId seq, int n) {
   }
 
   // Rows written into a slot make codes that were sealed from it before a truncation void.
-  if (partial && !copy_last) open_pool_.twin(s->blocks.back().open) = {};
-  size_t next_open = 0;
-  if (copy_last) {
-    Block& last = s->blocks.back();
-    const SlotId copy = opened[next_open++];
-    std::copy_n(open_pool_.data(last.open), open_slot_bytes_, open_pool_.data(copy));
-    open_pool_.Release(last.open);
-    last.open = copy;
-  }
+  if (partial && has_full && !copy_last) open_pool_.twin(s->blocks.back().open) = {};
+  const auto hand_out = [&](BlockPool& pool, const std::vector<SlotId>& slots, bool copy,
+                            SlotId Block::*slot) {
+    size_t next = 0;
+    if (copy) {
+      SlotId& last = s->blocks[static_cast<size_t>(old_blocks) - 1].*slot;
+      std::copy_n(pool.data(last), pool.slot_bytes(), pool.data(slots[next]));
+      pool.Release(last);
+      last = slots[next++];
+    }
+    for (int64_t b = old_blocks; next < slots.size(); ++b) {
+      s->blocks[static_cast<size_t>(b)].*slot = slots[next++];
+    }
+  };
   s->blocks.resize(static_cast<size_t>(num_blocks));
-  for (int64_t b = old_blocks; b < num_blocks; ++b) {
-    s->blocks[static_cast<size_t>(b)].open = opened[next_open++];
-  }
+  hand_out(open_pool_, opened, copy_last, &Block::open);
+  hand_out(window_pool_, windows, copy_window, &Block::window);
   for (size_t i = 0; i < to_seal.size(); ++i) {
     s->blocks[static_cast<size_t>(to_seal[i])].sealed = sealed[i];
   }
@@ -382,7 +451,10 @@ Status KvCache::AppendLayer(SeqId seq, int layer, const float* k, const float* v
     const int64_t from = std::max(first, block * kPageLen);
     const int64_t to = std::min(end, (block + 1) * kPageLen);
     const HeadLayout& l = layout(layer, head);
-    std::byte* base = open_pool_.data(s->blocks[static_cast<size_t>(block)].open) + l.open_offset;
+    const Block& slots = s->blocks[static_cast<size_t>(block)];
+    std::byte* base =
+        (l.window > 0 ? window_pool_.data(slots.window) : open_pool_.data(slots.open)) +
+        l.open_offset;
     const size_t source =
         static_cast<size_t>(from - first) * stride + static_cast<size_t>(head) * head_dim;
     const int row = static_cast<int>(from % kPageLen), rows = static_cast<int>(to - from);
@@ -413,6 +485,8 @@ Status KvCache::AppendLayer(SeqId seq, int layer, const float* k, const float* v
   }
 
   const size_t at = static_cast<size_t>(layer);
+  s->layer_written[at] = true;
+  if (config_.window(layer) > 0) return OkStatus();
   const size_t made =
       !s->sealed_ahead.empty() && s->sealed_ahead[at] ? 1 : 0;  // of the first block
   pool.ParallelFor((s->sealing.size() - made) * heads, [&](size_t task, int) {
@@ -433,7 +507,6 @@ Status KvCache::AppendLayer(SeqId seq, int layer, const float* k, const float* v
     });
     ahead.layers[at] = true;
   }
-  s->layer_written[static_cast<size_t>(layer)] = true;
   return OkStatus();
 }
 
@@ -496,6 +569,14 @@ void KvCache::ReleaseOpenBehind(Sequence& s) {
     open_pool_.Release(block.open);
     block.open = kNoSlot;
   }
+  // Of the windows, what a truncation within rollback_len needs is kept as well.
+  for (int64_t b = FirstWindowBlock(std::max<int64_t>(0, s.length - config_.rollback_len)) - 1;
+       b >= 0; --b) {
+    SlotId& slot = s.blocks[static_cast<size_t>(b)].window;
+    if (slot == kNoSlot) break;
+    window_pool_.Release(slot);
+    slot = kNoSlot;
+  }
 }
 
 Status KvCache::AbortAppend(SeqId seq) {
@@ -528,11 +609,19 @@ Result<TruncateResult> KvCache::Truncate(SeqId seq, int64_t len) {
   if (len == s->length) return result;
   // Slots first, so that running out of memory changes nothing.
   const int64_t keep = DivCeil<int64_t>(len, kPageLen);
+  if (const int64_t first = FirstWindowBlock(len);
+      window_ > 0 && first < keep && s->blocks[static_cast<size_t>(first)].window == kNoSlot) {
+    return FailedPrecondition(
+        "cache: sequence ", seq, " of ", s->length, " tokens cannot be truncated to ", len,
+        ": its layers with a sliding window of ", window_,
+        " tokens have released what the next token would see; at most ", config_.rollback_len,
+        " tokens (rollback_len) can be taken back, or all");
+  }
   const int64_t query_block = len / kPageLen;
   const int64_t first_needed =
       std::max<int64_t>(rule_.sink_blocks, query_block - rule_.recent_blocks);
   std::vector<std::pair<int64_t, SlotId>> reopened;
-  for (int64_t b = first_needed; b < keep; ++b) {
+  for (int64_t b = first_needed; has_full_layers() && b < keep; ++b) {
     if (s->blocks[static_cast<size_t>(b)].open != kNoSlot) continue;
     const SlotId id = open_pool_.Allocate();
     if (id == kNoSlot) {
@@ -549,9 +638,9 @@ Result<TruncateResult> KvCache::Truncate(SeqId seq, int64_t len) {
   }
   if (!reopened.empty()) {
     // Float codes are the rows themselves, so nothing was lost there.
-    result.exact =
-        std::all_of(config_.formats.begin(), config_.formats.end(),
-                    [](const HeadFormat& f) { return f.k.is_float() && f.v.is_float(); });
+    result.exact = std::all_of(layouts_.begin(), layouts_.end(), [](const HeadLayout& l) {
+      return l.window > 0 || (l.format.k.is_float() && l.format.v.is_float());
+    });
   }
   if (len % kPageLen != 0) {
     // The partial block will change: its sealed form is void.
@@ -575,6 +664,7 @@ void KvCache::Reopen(Block& b) {
   WriteCounters ignored;
   const std::byte* slot = sealed_pool_.data(b.sealed);
   for (const HeadLayout& l : layouts_) {
+    if (l.window > 0) continue;
     const auto* record = reinterpret_cast<const uint8_t*>(slot + l.record_offset);
     const auto* info = reinterpret_cast<const RecordSideInfo*>(slot + l.side_offset);
     std::byte* open = open_pool_.data(b.open) + l.open_offset;
@@ -612,6 +702,7 @@ CacheBytes KvCache::Bytes() const {
   bytes.payload = sealed - bytes.scales;
   bytes.window = open_pool_.allocated_bytes();
   bytes.window += ahead_bytes();
+  bytes.sliding = window_pool_.allocated_bytes();
   bytes.tables = center_table_.bytes();
   return bytes;
 }
@@ -623,13 +714,21 @@ size_t KvCache::ahead_bytes() const {
 }
 
 size_t KvCache::F16Bytes() const {
-  size_t tokens = 0;
-  for (const auto& [id, s] : sequences_) tokens += static_cast<size_t>(s.length);
-  return tokens * 2 * 2 * config_.num_layers * config_.num_kv_heads * config_.head_dim;
+  size_t tokens = 0;  // times layers
+  for (const auto& [id, s] : sequences_) {
+    for (int layer = 0; layer < config_.num_layers; ++layer) {
+      const int64_t window = config_.window(layer);
+      tokens += static_cast<size_t>(window > 0 ? std::min(s.length, window) : s.length);
+    }
+  }
+  return tokens * 2 * 2 * config_.num_kv_heads * config_.head_dim;
 }
 
 double KvCache::BitsPerValue() const {
-  const double values = 2.0 * kPageLen * config_.head_dim * static_cast<double>(layouts_.size());
+  const auto heads = std::count_if(layouts_.begin(), layouts_.end(),
+                                   [](const HeadLayout& l) { return l.window == 0; });
+  if (heads == 0) return 0;
+  const double values = 2.0 * kPageLen * config_.head_dim * static_cast<double>(heads);
   return 8.0 * static_cast<double>(sealed_slot_bytes_) / values;
 }
 

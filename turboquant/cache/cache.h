@@ -6,6 +6,9 @@
 // depends on positions only (PrecisionRule), so results do not depend on chunking, batching or
 // sharing.
 //
+// Layers whose queries look back only so many tokens (sliding windows) are a group of their own:
+// their blocks stay as they were written, in 16 or 8 bits, and are freed behind the window.
+//
 // A forward pass over n new tokens of a sequence:
 //   TQ_RETURN_IF_ERROR(cache.BeginAppend(seq, n));
 //   for each layer:  cache.AppendLayer(seq, layer, k, v, pool);   // then attention over the layer
@@ -50,7 +53,10 @@ struct CacheConfig {
   int sink_len = 4;       // first tokens kept open for good; rounded up to blocks (0 = none)
   int rollback_len = 64;  // truncation within this distance is exact; rounded up to blocks
   RecentType recent = RecentType::kQ8;
-  std::vector<HeadFormat> formats;   // [num_layers * num_kv_heads], layer-major
+  std::vector<HeadFormat> formats;  // [num_layers * num_kv_heads], layer-major
+  // Tokens that a query of a layer sees, itself included: [num_layers], 0 = all; empty: all layers
+  // see all. Layers with a window have float or 8-bit formats without a centre, and one length.
+  std::vector<int> windows;
   RopeFrequencies rope;              // needed when a format has center = rope_mean or anchors
   std::vector<HeadCenter> centers;   // [num_layers * num_kv_heads], or empty: no centre anywhere
   std::vector<HeadTensors> tensors;  // [num_layers * num_kv_heads], or empty
@@ -59,8 +65,10 @@ struct CacheConfig {
   LogSink log;
 
   Status Validate() const;
+  int window(int layer) const { return windows.empty() ? 0 : windows[static_cast<size_t>(layer)]; }
 
  private:
+  Status ValidateWindows() const;
   Status ValidateTensors(size_t head) const;
 };
 
@@ -82,8 +90,9 @@ struct CacheBytes {
   size_t scales = 0;   // log8 scales and side info of sealed blocks
   size_t window = 0;   // open blocks: recent window, sinks, blocks kept for rollback; and one block
                        // a sequence that is sealed ahead
+  size_t sliding = 0;  // blocks of layers with a sliding window
   size_t tables = 0;   // centre tables and constants (page tables are not counted: 16 B a block)
-  size_t total() const { return payload + scales + window + tables; }
+  size_t total() const { return payload + scales + window + sliding + tables; }
 };
 
 struct TruncateResult {
@@ -111,7 +120,8 @@ class KvCache {
   // Committed tokens.
   Result<int64_t> Length(SeqId seq) const;
   // Keeps the first `len` tokens. Exact within rollback_len of the longest length that the sequence
-  // has had: rows that were released then do not come back.
+  // has had: rows that were released then do not come back. Further back, layers with a sliding
+  // window have lost what the next query would see: kFailedPrecondition (0 is always possible).
   Result<TruncateResult> Truncate(SeqId seq, int64_t len);
 
   // Reserves room for n more tokens. kResourceExhausted (with both numbers) leaves the sequence
@@ -127,10 +137,12 @@ class KvCache {
   CacheBytes Bytes() const;
   // Of Bytes().window: blocks that are being sealed ahead, one for each sequence beyond its window.
   size_t ahead_bytes() const;
-  // Bytes of an FP16 cache for the same committed tokens (shared prefixes counted once a sequence).
+  // Bytes of an FP16 cache for the same committed tokens (shared prefixes counted once a sequence;
+  // sliding windows hold no more than themselves).
   size_t F16Bytes() const;
   WriteCounters counters() const { return counters_; }
-  // Mean bits per value of sealed blocks over all layers and heads, everything counted.
+  // Mean bits per value of sealed blocks over the layers that keep every token, everything counted;
+  // 0 when there are none.
   double BitsPerValue() const;
 
   // --- For attention and tests --------------------------------------------------------------
@@ -138,7 +150,8 @@ class KvCache {
     HeadFormat format;
     OpenLayout open;
     RecordLayout record;
-    size_t open_offset = 0;    // in an open slot
+    int window = 0;            // of the layer; 0 = all tokens
+    size_t open_offset = 0;    // in an open slot, or a window slot
     size_t record_offset = 0;  // in a sealed slot
     size_t side_offset = 0;    // of RecordSideInfo, in a sealed slot
     Rotation k_rotation, v_rotation;
@@ -149,9 +162,11 @@ class KvCache {
   const HeadLayout& layout(int layer, int head) const {
     return layouts_[static_cast<size_t>(layer) * config_.num_kv_heads + head];
   }
-  // Slots of block b; nullptr where that form does not exist.
+  // Slots of block b; nullptr where that form does not exist. Open and sealed ones are of the
+  // layers that keep every token, window slots of the others.
   const std::byte* OpenSlot(SeqId seq, int64_t block) const;
   const std::byte* SealedSlot(SeqId seq, int64_t block) const;
+  const std::byte* WindowSlot(SeqId seq, int64_t block) const;
   // Committed plus pending tokens.
   int64_t VisibleLength(SeqId seq) const;
   bool Exists(SeqId seq) const { return sequences_.count(seq) != 0; }
@@ -164,18 +179,22 @@ class KvCache {
   struct BlockBytes {
     const std::byte* open = nullptr;
     const std::byte* sealed = nullptr;
+    const std::byte* window = nullptr;
   };
   // A sequence of copies of these blocks (snapshot.h). kDataLoss names a block that cannot be.
   Result<SeqId> Import(int64_t length, std::span<const BlockBytes> blocks, bool exact);
   size_t open_slot_bytes() const { return open_slot_bytes_; }
   size_t sealed_slot_bytes() const { return sealed_slot_bytes_; }
+  size_t window_slot_bytes() const { return window_slot_bytes_; }
   int64_t num_open_slots() const { return open_pool_.used(); }
   int64_t num_sealed_slots() const { return sealed_pool_.used(); }
+  int64_t num_window_slots() const { return window_pool_.used(); }
 
  private:
   struct Block {
     SlotId open = kNoSlot;
     SlotId sealed = kNoSlot;
+    SlotId window = kNoSlot;
   };
   struct Sequence {
     std::vector<Block> blocks;
@@ -203,6 +222,9 @@ class KvCache {
   int64_t FirstOpenBlock(int64_t len) const;
   void ReleaseBlocksFrom(Sequence& s, int64_t first);
   void ReleaseOpenBehind(Sequence& s);
+  // First block that layers with a window may still read when the next token is at `len`.
+  int64_t FirstWindowBlock(int64_t len) const;
+  bool has_full_layers() const { return open_slot_bytes_ > 0; }
   // The block to be made ahead of a sequence of `len` tokens; -1: none.
   int64_t AheadBlock(int64_t len) const;
   void SealHead(const HeadLayout& l, int64_t block_index, const std::byte* open,
@@ -212,10 +234,11 @@ class KvCache {
   CacheConfig config_;
   PrecisionRule rule_;
   std::vector<HeadLayout> layouts_;
-  size_t open_slot_bytes_ = 0, sealed_slot_bytes_ = 0;
+  size_t open_slot_bytes_ = 0, sealed_slot_bytes_ = 0, window_slot_bytes_ = 0;
+  int window_ = 0;  // of all layers that have one
   bool seals_ahead_ = false;
   size_t sealed_scale_bytes_ = 0;  // of one sealed slot: scales and side info
-  BlockPool open_pool_, sealed_pool_;
+  BlockPool open_pool_, sealed_pool_, window_pool_;
   CenterTable center_table_;
   std::map<SeqId, Sequence> sequences_;
   SeqId next_seq_ = 1;

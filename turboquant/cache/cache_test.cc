@@ -243,5 +243,74 @@ TEST(CacheConfig, NamesWhatIsWrong) {
   EXPECT_EQ(c.Validate().code(), StatusCode::kInvalidArgument);
 }
 
+TEST(KvCacheWindows, BlocksBehindTheWindowAreFreed) {
+  CacheConfig config = SmallConfig("k4v4");
+  Driver::SetWindow(&config, 0, 100);
+  Driver d(config);
+  const SeqId seq = d.cache->NewSequence();
+  for (const int n : {30, 70, 900, 1, 1, 61, 1}) {
+    d.Append(seq, n);
+    const int64_t length = *d.cache->Length(seq);
+    // After taking back 64 tokens the next query sees 100, its own included.
+    const int64_t first = std::max<int64_t>(0, length - 64 - 99) / kPageLen;
+    EXPECT_EQ(d.cache->num_window_slots(), DivCeil<int64_t>(length, kPageLen) - first) << length;
+    EXPECT_EQ(d.cache->Bytes().sliding,
+              static_cast<size_t>(d.cache->num_window_slots()) * d.cache->window_slot_bytes());
+    d.ExpectEqualToFresh(seq);
+  }
+  // Only the other layer is sealed, and counted in bits.
+  CacheConfig one = SmallConfig("k4v4");
+  EXPECT_EQ(d.cache->sealed_slot_bytes() * 2, (*KvCache::Create(one))->sealed_slot_bytes());
+  EXPECT_EQ(d.cache->BitsPerValue(), (*KvCache::Create(one))->BitsPerValue());
+  // FP16 would keep 1064 tokens of one layer and 100 of the other.
+  EXPECT_EQ(d.cache->F16Bytes(), (1064u + 100) * 2 * 2 * 2 * 32);
+}
+
+TEST(KvCacheWindows, TruncationBeyondWhatIsKeptIsRefused) {
+  CacheConfig config = SmallConfig("k4v4");
+  Driver::SetWindow(&config, 1, 100);
+  Driver d(config);
+  const SeqId seq = d.cache->NewSequence();
+  d.Append(seq, 1000);
+  const Status s = d.cache->Truncate(seq, 500).status();
+  EXPECT_EQ(s.code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(s.message(),
+            StrCat("cache: sequence ", seq,
+                   " of 1000 tokens cannot be truncated to 500: its layers with a sliding window "
+                   "of 100 tokens have released what the next token would see; at most 64 tokens "
+                   "(rollback_len) can be taken back, or all"));
+  EXPECT_EQ(*d.cache->Length(seq), 1000);
+  d.ExpectEqualToFresh(seq);
+  EXPECT_TRUE(d.Truncate(seq, 936).exact);
+  d.Append(seq, 300);
+  d.ExpectEqualToFresh(seq);
+  EXPECT_TRUE(d.Truncate(seq, 0).exact);
+  d.Append(seq, 300);
+  d.ExpectEqualToFresh(seq);
+}
+
+TEST(KvCacheWindows, WhatALayerWithAWindowMayHave) {
+  const auto error = [](const CacheConfig& config) {
+    return KvCache::Create(config).status().message();
+  };
+  CacheConfig config = SmallConfig("k8v8");
+  config.windows = {100};
+  EXPECT_EQ(error(config), "cache: windows of 1 layers; there are 2");
+  config.windows = {100, 0};
+  EXPECT_EQ(error(config), "");
+  config.windows = {100, 200};
+  EXPECT_EQ(error(config),
+            "cache: layers have windows of 100 and 200 tokens; one length is supported");
+  config.windows = {0, -1};
+  EXPECT_EQ(error(config),
+            "cache: layer 1 has a window of -1 tokens; it must be 0 (none) to 1073741824");
+  config = SmallConfig("k4v4");
+  config.windows = {100, 0};
+  EXPECT_EQ(
+      error(config),
+      "cache: layer 0 has a sliding window of 100 tokens and the format k4v4; such layers are "
+      "kept in 16 or 8 bits, without centre and anchors: f16 or k8v8");
+}
+
 }  // namespace
 }  // namespace tq

@@ -83,6 +83,7 @@ void PrefixIndex::CountSlots(SeqId seq, int64_t length, int by) {
   for (int64_t b = 0; b < DivCeil<int64_t>(length, kPageLen); ++b) {
     count(cache_.OpenSlot(seq, b), cache_.open_slot_bytes());
     count(cache_.SealedSlot(seq, b), cache_.sealed_slot_bytes());
+    count(cache_.WindowSlot(seq, b), cache_.window_slot_bytes());
   }
 }
 
@@ -106,6 +107,7 @@ Status PrefixIndex::Record(SeqId seq, std::span<const int32_t> tokens) {
   for (int64_t b = 0; b < DivCeil<int64_t>(length, kPageLen); ++b) {
     if (cache_.OpenSlot(seq, b) != nullptr) alone += cache_.open_slot_bytes();
     if (cache_.SealedSlot(seq, b) != nullptr) alone += cache_.sealed_slot_bytes();
+    if (cache_.WindowSlot(seq, b) != nullptr) alone += cache_.window_slot_bytes();
   }
   if (alone > max_bytes_) {
     return ResourceExhausted("prefix: a boundary at ", length, " tokens takes ", alone,

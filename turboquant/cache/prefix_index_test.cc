@@ -210,6 +210,7 @@ TEST(PrefixIndex, Errors) {
 TEST(PrefixIndexProperty, HitsEqualMissesAndBytesAreCounted) {
   const bool ok = rc::check("record, find, extend, free, trim", [] {
     CacheConfig config = SmallConfig(*rc::gen::element("k3v2", "k4v8", "f16"));
+    if (*rc::gen::arbitrary<bool>()) Driver::SetWindow(&config, 1, 70);
     config.recent_len = *rc::gen::element(0, 64, 128);
     config.sink_len = *rc::gen::element(0, 4);
     config.rollback_len = *rc::gen::element(0, 64);

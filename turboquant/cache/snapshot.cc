@@ -17,14 +17,27 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "cache files are little-endian");
 
-enum Section { kModel, kKv, kFormats, kTokens, kLogits, kBlocks, kOpen, kSealed, kNumSections };
-constexpr const char* kNames[kNumSections] = {"model",  "kv",     "formats",     "tokens",
-                                              "logits", "blocks", "open blocks", "sealed blocks"};
+enum Section {
+  kModel,
+  kKv,
+  kFormats,
+  kTokens,
+  kLogits,
+  kBlocks,
+  kOpen,
+  kSealed,
+  kWindow,
+  kNumSections
+};
+constexpr const char* kNames[kNumSections] = {
+    "model",  "kv",          "formats",       "tokens",       "logits",
+    "blocks", "open blocks", "sealed blocks", "window blocks"};
+// Sections of slots, with the form of a block that each holds.
+constexpr uint8_t kHasOpen = 1, kHasSealed = 2, kHasWindow = 4;  // of a byte of `blocks`
 // Bounds of the sections that no other number of the file bounds.
 constexpr uint64_t kMaxName = 4096, kMaxFormats = 16 << 20, kMaxLogits = 64 << 20;
 
-constexpr uint8_t kHasOpen = 1, kHasSealed = 2;  // of a byte of the section `blocks`
-constexpr uint32_t kExact = 1;                   // of Header::flags
+constexpr uint32_t kExact = 1;  // of Header::flags
 
 struct Header {
   char magic[8];
@@ -40,7 +53,8 @@ struct Header {
   struct {
     uint64_t bytes, xxh3;
   } sections[kNumSections];
-  uint64_t reserved[5];  // zero
+  uint64_t window_slot_bytes;
+  uint64_t reserved[2];  // zero
   uint64_t xxh3;         // of all before
 };
 static_assert(sizeof(Header) == 256 && std::is_trivially_copyable_v<Header>);
@@ -146,10 +160,12 @@ bool ValuesAreSane(const std::byte* values, size_t bytes, ValueType type) {
   return true;
 }
 
-bool OpenSlotIsSane(const KvCache& cache, const std::byte* slot) {
+// Of an open slot, or of a window slot: they have the heads of other layers.
+bool OpenSlotIsSane(const KvCache& cache, const std::byte* slot, bool windows) {
   for (int layer = 0; layer < cache.config().num_layers; ++layer) {
     for (int head = 0; head < cache.config().num_kv_heads; ++head) {
       const KvCache::HeadLayout& l = cache.layout(layer, head);
+      if ((l.window > 0) != windows) continue;
       const OpenLayout& o = l.open;
       const std::byte* part = slot + l.open_offset;
       if (!ValuesAreSane(part + o.k_values, o.k_scales - o.k_values, o.k_type) ||
@@ -165,6 +181,7 @@ bool OpenSlotIsSane(const KvCache& cache, const std::byte* slot) {
 
 bool SealedSlotIsSane(const KvCache& cache, const std::byte* slot) {
   for (int layer = 0; layer < cache.config().num_layers; ++layer) {
+    if (cache.config().window(layer) > 0) continue;
     for (int head = 0; head < cache.config().num_kv_heads; ++head) {
       RecordSideInfo info;
       std::memcpy(&info, slot + cache.layout(layer, head).side_offset, sizeof info);
@@ -194,26 +211,35 @@ Result<SeqId> KvCache::Import(int64_t length, std::span<const BlockBytes> blocks
   const auto num_blocks = static_cast<int64_t>(blocks.size());
   TQ_CHECK(length >= 0 && num_blocks == DivCeil<int64_t>(length, kPageLen));
   const int64_t next_block = length / kPageLen;  // of the next token
-  size_t num_open = 0, num_sealed = 0;
+  size_t num_open = 0, num_sealed = 0, num_window = 0;
   for (int64_t b = 0; b < num_blocks; ++b) {
-    const auto [open, sealed] = blocks[static_cast<size_t>(b)];
+    const auto [open, sealed, window] = blocks[static_cast<size_t>(b)];
+    const bool needs_window = window_ > 0 && b >= FirstWindowBlock(length);
+    if ((window == nullptr && needs_window) || (window != nullptr && window_ == 0)) {
+      return DataLoss("block ", b, " of ", num_blocks, " for ", length, " tokens has ",
+                      window == nullptr ? "no" : "a", " window form, which no sequence has");
+    }
     // A block that is still written to, or never leaves the window, has no codes.
     const bool only_open = b < rule_.sink_blocks || b == next_block;
     const bool needs_open = only_open || b >= next_block - rule_.recent_blocks;
-    if ((open == nullptr && (needs_open || sealed == nullptr)) ||
-        (sealed != nullptr && only_open)) {
+    if ((has_full_layers() && open == nullptr && (needs_open || sealed == nullptr)) ||
+        (sealed != nullptr && only_open) ||
+        (!has_full_layers() && (open != nullptr || sealed != nullptr))) {
       return DataLoss("block ", b, " of ", num_blocks, " for ", length, " tokens has ",
                       open == nullptr ? "no open" : "an open", " and ",
                       sealed == nullptr ? "no sealed" : "a sealed", " form, which no sequence has");
     }
-    if ((open != nullptr && !OpenSlotIsSane(*this, open)) ||
+    if ((open != nullptr && !OpenSlotIsSane(*this, open, false)) ||
+        (window != nullptr && !OpenSlotIsSane(*this, window, true)) ||
         (sealed != nullptr && !SealedSlotIsSane(*this, sealed))) {
       return DataLoss("block ", b, " of ", num_blocks, " has numbers that no block has");
     }
     num_open += open != nullptr;
     num_sealed += sealed != nullptr;
+    num_window += window != nullptr;
   }
-  const size_t more = num_open * open_slot_bytes_ + num_sealed * sealed_slot_bytes_;
+  const size_t more = num_open * open_slot_bytes_ + num_sealed * sealed_slot_bytes_ +
+                      num_window * window_slot_bytes_;
   const size_t held = Bytes().total();
   if (config_.max_bytes != 0 && held + more > config_.max_bytes) {
     return ResourceExhausted("cache: ", length, " tokens need ", more, " bytes beside ", held,
@@ -232,7 +258,8 @@ Result<SeqId> KvCache::Import(int64_t length, std::span<const BlockBytes> blocks
   };
   for (size_t b = 0; b < blocks.size(); ++b) {
     if (!copy(open_pool_, blocks[b].open, &s.blocks[b].open) ||
-        !copy(sealed_pool_, blocks[b].sealed, &s.blocks[b].sealed)) {
+        !copy(sealed_pool_, blocks[b].sealed, &s.blocks[b].sealed) ||
+        !copy(window_pool_, blocks[b].window, &s.blocks[b].window)) {
       ReleaseBlocksFrom(s, 0);
       return ResourceExhausted("cache: out of memory for ", length, " tokens (", more,
                                " bytes beside ", held, " in use)");
@@ -248,7 +275,7 @@ std::string DescribeFormats(const CacheConfig& config) {
   // All members, for the same reason as in AxesText. RoPE is part of the model's structure;
   // max_bytes and log change no slot.
   const auto& [num_layers, heads, head_dim, recent_len, sink_len, rollback_len, recent, formats,
-               rope, centers, tensors, seed, max_bytes, log] = config;
+               windows, rope, centers, tensors, seed, max_bytes, log] = config;
   const auto at = [&config](int layer, int head) -> const HeadFormat& {
     return config.formats[static_cast<size_t>(layer) * config.num_kv_heads + head];
   };
@@ -273,11 +300,14 @@ std::string DescribeFormats(const CacheConfig& config) {
       }
       return true;
     };
-    while (end < num_layers && same_as_first(end)) ++end;
+    const int window = config.window(layer);
+    while (end < num_layers && same_as_first(end) && config.window(end) == window) ++end;
+    const std::string layers = Range("layer", layer, end - 1) +
+                               (window > 0 ? StrCat(" with a window of ", window) : std::string());
     for (int head = 0; head < heads;) {
       int head_end = head + 1;
       while (head_end < heads && at(layer, head) == at(layer, head_end)) ++head_end;
-      out += StrCat(Range("layer", layer, end - 1), ", ", Range("head", head, head_end - 1), ": ",
+      out += StrCat(layers, ", ", Range("head", head, head_end - 1), ": ",
                     FormatText(at(layer, head)), "\n");
       head = head_end;
     }
@@ -321,6 +351,10 @@ Status SaveSnapshot(const KvCache& cache, SeqId seq, const SnapshotMeta& meta,
       blocks[b] |= kHasSealed;
       pieces[kSealed].emplace_back(sealed, cache.sealed_slot_bytes());
     }
+    if (const std::byte* window = cache.WindowSlot(seq, static_cast<int64_t>(b))) {
+      blocks[b] |= kHasWindow;
+      pieces[kWindow].emplace_back(window, cache.window_slot_bytes());
+    }
   }
   pieces[kBlocks] = {std::as_bytes(std::span(blocks))};
 
@@ -334,6 +368,7 @@ Status SaveSnapshot(const KvCache& cache, SeqId seq, const SnapshotMeta& meta,
   h.length = static_cast<uint64_t>(length);
   h.open_slot_bytes = cache.open_slot_bytes();
   h.sealed_slot_bytes = cache.sealed_slot_bytes();
+  h.window_slot_bytes = cache.window_slot_bytes();
   h.flags = cache.IsExact(seq) ? kExact : 0;
   for (int s = 0; s < kNumSections; ++s) {
     for (const Bytes piece : pieces[s]) {
@@ -420,11 +455,12 @@ Result<Snapshot> Snapshot::Parse(std::span<const std::byte> bytes, const std::st
   }
   for (const std::byte b : sections[kBlocks]) {
     const auto forms = static_cast<uint8_t>(b);
-    if (forms > (kHasOpen | kHasSealed)) {
+    if (forms > (kHasOpen | kHasSealed | kHasWindow)) {
       return DataLoss(in, "contradicts itself: a block has the forms ", int{forms});
     }
     out.num_open_ += (forms & kHasOpen) != 0;
     out.num_sealed_ += (forms & kHasSealed) != 0;
+    out.num_window_ += (forms & kHasWindow) != 0;
   }
   const auto holds = [&](Section s, int64_t slots, uint64_t slot_bytes) {
     if (slots == 0) return size(s) == 0;
@@ -432,16 +468,23 @@ Result<Snapshot> Snapshot::Parse(std::span<const std::byte> bytes, const std::st
            size(s) / slot_bytes == static_cast<uint64_t>(slots);
   };
   if (!holds(kOpen, out.num_open_, h.open_slot_bytes) ||
-      !holds(kSealed, out.num_sealed_, h.sealed_slot_bytes)) {
-    return DataLoss(in, "contradicts itself: ", size(kOpen), " and ", size(kSealed), " bytes for ",
-                    out.num_open_, " open slots of ", h.open_slot_bytes, " and ", out.num_sealed_,
-                    " sealed ones of ", h.sealed_slot_bytes);
+      !holds(kSealed, out.num_sealed_, h.sealed_slot_bytes) ||
+      !holds(kWindow, out.num_window_, h.window_slot_bytes)) {
+    return DataLoss(in, "contradicts itself: ", size(kOpen), ", ", size(kSealed), " and ",
+                    size(kWindow), " bytes for ", out.num_open_, " open slots of ",
+                    h.open_slot_bytes, ", ", out.num_sealed_, " sealed ones of ",
+                    h.sealed_slot_bytes, " and ", out.num_window_, " window slots of ",
+                    h.window_slot_bytes);
   }
   for (int s = 0; s < kNumSections; ++s) {
     const uint64_t piece = s == kOpen     ? h.open_slot_bytes
                            : s == kSealed ? h.sealed_slot_bytes
+                           : s == kWindow ? h.window_slot_bytes
                                           : sections[s].size();
-    const int64_t pieces = s == kOpen ? out.num_open_ : s == kSealed ? out.num_sealed_ : 1;
+    const int64_t pieces = s == kOpen     ? out.num_open_
+                           : s == kSealed ? out.num_sealed_
+                           : s == kWindow ? out.num_window_
+                                          : 1;
     uint64_t sum = 0;
     for (int64_t i = 0; i < pieces; ++i) {
       sum = Hash64(sections[s].subspan(static_cast<uint64_t>(i) * piece, piece), sum);
@@ -471,8 +514,10 @@ Result<Snapshot> Snapshot::Parse(std::span<const std::byte> bytes, const std::st
   copy(kBlocks, out.blocks_);
   out.open_ = sections[kOpen];
   out.sealed_ = sections[kSealed];
+  out.window_ = sections[kWindow];
   out.open_slot_bytes_ = h.open_slot_bytes;
   out.sealed_slot_bytes_ = h.sealed_slot_bytes;
+  out.window_slot_bytes_ = h.window_slot_bytes;
   out.exact_ = (h.flags & kExact) != 0;
   return out;
 }
@@ -490,23 +535,22 @@ Result<SeqId> Snapshot::Restore(KvCache& cache, uint64_t structure_hash) const {
                            "', this cache '", ours, "'; use the formats that it was saved with");
   }
   if ((num_open_ > 0 && open_slot_bytes_ != cache.open_slot_bytes()) ||
-      (num_sealed_ > 0 && sealed_slot_bytes_ != cache.sealed_slot_bytes())) {
-    return DataLoss(in, "contradicts itself: slots of ", open_slot_bytes_, " and ",
-                    sealed_slot_bytes_, " bytes, but its formats have ", cache.open_slot_bytes(),
-                    " and ", cache.sealed_slot_bytes());
+      (num_sealed_ > 0 && sealed_slot_bytes_ != cache.sealed_slot_bytes()) ||
+      (num_window_ > 0 && window_slot_bytes_ != cache.window_slot_bytes())) {
+    return DataLoss(in, "contradicts itself: slots of ", open_slot_bytes_, ", ", sealed_slot_bytes_,
+                    " and ", window_slot_bytes_, " bytes, but its formats have ",
+                    cache.open_slot_bytes(), ", ", cache.sealed_slot_bytes(), " and ",
+                    cache.window_slot_bytes());
   }
   std::vector<KvCache::BlockBytes> blocks(blocks_.size());
-  const std::byte* open = open_.data();
-  const std::byte* sealed = sealed_.data();
+  const std::byte *open = open_.data(), *sealed = sealed_.data(), *window = window_.data();
   for (size_t b = 0; b < blocks.size(); ++b) {
-    if ((blocks_[b] & kHasOpen) != 0) {
-      blocks[b].open = open;
-      open += open_slot_bytes_;
-    }
-    if ((blocks_[b] & kHasSealed) != 0) {
-      blocks[b].sealed = sealed;
-      sealed += sealed_slot_bytes_;
-    }
+    const auto take = [&](uint8_t form, const std::byte** next, size_t bytes) -> const std::byte* {
+      return (blocks_[b] & form) != 0 ? std::exchange(*next, *next + bytes) : nullptr;
+    };
+    blocks[b] = {take(kHasOpen, &open, open_slot_bytes_),
+                 take(kHasSealed, &sealed, sealed_slot_bytes_),
+                 take(kHasWindow, &window, window_slot_bytes_)};
   }
   Result<SeqId> seq = cache.Import(length(), blocks, exact_);
   if (!seq.ok()) return seq.status().WithContext(StrCat("'", name_, "'"));

@@ -57,7 +57,8 @@ class Snapshot {
   int64_t length() const { return static_cast<int64_t>(meta_.tokens.size()); }
   int64_t num_open() const { return num_open_; }
   int64_t num_sealed() const { return num_sealed_; }
-  size_t slot_bytes() const { return open_.size() + sealed_.size(); }
+  int64_t num_window() const { return num_window_; }
+  size_t slot_bytes() const { return open_.size() + sealed_.size() + window_.size(); }
   size_t file_bytes() const { return file_bytes_; }
   bool exact() const { return exact_; }  // see KvCache::IsExact
 
@@ -66,10 +67,10 @@ class Snapshot {
   std::unique_ptr<MappedFile> file_;  // empty after Parse
   std::string name_, formats_;
   SnapshotMeta meta_;
-  std::vector<uint8_t> blocks_;               // which forms each block has: kHasOpen, kHasSealed
-  std::span<const std::byte> open_, sealed_;  // slots in the order of the blocks
-  size_t open_slot_bytes_ = 0, sealed_slot_bytes_ = 0, file_bytes_ = 0;
-  int64_t num_open_ = 0, num_sealed_ = 0;
+  std::vector<uint8_t> blocks_;  // which forms each block has: kHasOpen, kHasSealed, kHasWindow
+  std::span<const std::byte> open_, sealed_, window_;  // slots in the order of the blocks
+  size_t open_slot_bytes_ = 0, sealed_slot_bytes_ = 0, window_slot_bytes_ = 0, file_bytes_ = 0;
+  int64_t num_open_ = 0, num_sealed_ = 0, num_window_ = 0;
   bool exact_ = true;
 };
 

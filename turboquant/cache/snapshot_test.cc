@@ -66,6 +66,7 @@ void ExpectSameSlots(const KvCache& a, SeqId x, const KvCache& b, SeqId y) {
     };
     same(a.OpenSlot(x, i), b.OpenSlot(y, i), a.open_slot_bytes());
     same(a.SealedSlot(x, i), b.SealedSlot(y, i), a.sealed_slot_bytes());
+    same(a.WindowSlot(x, i), b.WindowSlot(y, i), a.window_slot_bytes());
   }
 }
 
@@ -82,9 +83,16 @@ CacheConfig TinyConfig(const char* preset) {
 }
 
 TEST_F(SnapshotTest, RestoredGoesOnLikeTheSaved) {
-  for (const char* preset : {"k3v2", "k4v8", "f16"}) {
+  struct Case {
+    const char* preset;
+    std::vector<int> windowed;  // layers
+  };
+  for (const auto& [preset, windowed] : std::initializer_list<Case>{
+           {"k3v2", {}}, {"k4v8", {}}, {"f16", {}}, {"k4v4", {0}}, {"k3v2", {0, 1}}}) {
     for (const int length : {1, 63, 64, 65, 500, 640}) {
-      Driver d(SmallConfig(preset));
+      CacheConfig config = SmallConfig(preset);
+      for (const int layer : windowed) Driver::SetWindow(&config, layer, 100);
+      Driver d(config);
       const SeqId seq = d.cache->NewSequence();
       d.Append(seq, length);
       const std::string file = Save(d, seq);
@@ -114,6 +122,33 @@ TEST_F(SnapshotTest, RestoredGoesOnLikeTheSaved) {
       d.ExpectEqualToFresh(*restored);
     }
   }
+}
+
+TEST_F(SnapshotTest, WindowsAreNamedAndTheirBlocksAreChecked) {
+  CacheConfig config = SmallConfig("k4v4");
+  Driver::SetWindow(&config, 1, 100);
+  Driver d(config);
+  const SeqId seq = d.cache->NewSequence();
+  d.Append(seq, 500);
+  const std::string file = Save(d, seq);
+  EXPECT_EQ(Parse(file)->num_window(), 3);  // positions from 500 - 64 - 99 on
+  Driver::SetWindow(&config, 1, 128);
+  Driver other(config);
+  EXPECT_EQ(Parse(file)->Restore(*other.cache, kStructure).status().message(),
+            "'f' was saved with other formats (k3v2): it has 'layer 1 with a window of 100, heads "
+            "0-1: f16', this cache 'layer 1 with a window of 128, heads 0-1: f16'; use the formats "
+            "that it was saved with");
+  // Without the newest window block.
+  std::string bad = file;
+  bad[SectionStart(bad, kBlocksSection) + 7] &= ~4;
+  const size_t slot = d.cache->window_slot_bytes();
+  bad.resize(bad.size() - slot);
+  PutU64(&bad, kAtSections + 16 * kWindowSection, SectionBytes(bad, kWindowSection) - slot);
+  FixSums(&bad);
+  const auto parsed = Parse(bad);
+  ASSERT_TRUE(parsed.ok()) << parsed.status().ToString();
+  EXPECT_EQ(parsed->Restore(*d.cache, kStructure).status().message(),
+            "'f': block 7 of 8 for 500 tokens has no window form, which no sequence has");
 }
 
 TEST_F(SnapshotTest, CentredKeys) {
@@ -366,14 +401,14 @@ TEST_F(SnapshotTest, ForgedFilesAskForNothing) {
               PutU64(f, kAtSections + 16 * kSealedSection, bytes - bytes / slot);
               f->resize(f->size() - bytes / slot);
             }),
-            StrCat("'f' contradicts itself: slots of ", d.cache->open_slot_bytes(), " and ",
-                   d.cache->sealed_slot_bytes() - 1, " bytes, but its formats have ",
-                   d.cache->open_slot_bytes(), " and ", d.cache->sealed_slot_bytes()));
+            StrCat("'f' contradicts itself: slots of ", d.cache->open_slot_bytes(), ", ",
+                   d.cache->sealed_slot_bytes() - 1, " and 0 bytes, but its formats have ",
+                   d.cache->open_slot_bytes(), ", ", d.cache->sealed_slot_bytes(), " and 0"));
 
   // Forms of blocks: the byte of block b.
   const size_t blocks_at = SectionStart(file, kBlocksSection);
-  EXPECT_EQ(refused([&](std::string* f) { (*f)[blocks_at] = 4; }),
-            "'f' contradicts itself: a block has the forms 4");
+  EXPECT_EQ(refused([&](std::string* f) { (*f)[blocks_at] = 8; }),
+            "'f' contradicts itself: a block has the forms 8");
   // Block 0 is the sink (open), block 1 sealed, block 7 is written to: swapped.
   EXPECT_EQ(refused([&](std::string* f) { std::swap((*f)[blocks_at], (*f)[blocks_at + 1]); }),
             "'f': block 0 of 8 for 500 tokens has no open and a sealed form, which no sequence "

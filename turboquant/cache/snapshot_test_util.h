@@ -11,9 +11,10 @@ namespace tq::testing_util {
 
 // Offsets in the header (docs/formats/cache_file.md).
 inline constexpr size_t kSnapshotHeaderBytes = 256, kAtLength = 48, kAtOpenSlotBytes = 56,
-                        kAtSealedSlotBytes = 64, kAtSections = 80, kAtHeaderSum = 248;
-inline constexpr size_t kNumSnapshotSections = 8, kBlocksSection = 5, kOpenSection = 6,
-                        kSealedSection = 7;
+                        kAtSealedSlotBytes = 64, kAtSections = 80, kAtWindowSlotBytes = 224,
+                        kAtHeaderSum = 248;
+inline constexpr size_t kNumSnapshotSections = 9, kBlocksSection = 5, kOpenSection = 6,
+                        kSealedSection = 7, kWindowSection = 8;
 
 inline uint64_t GetU64(const std::string& file, size_t at) {
   uint64_t n;
@@ -40,9 +41,9 @@ inline void FixSums(std::string* file) {
     const uint64_t bytes = SectionBytes(*file, s);
     if (bytes > file->size() - at) break;
     uint64_t sum = 0;
-    const bool slots = s == kOpenSection || s == kSealedSection;
-    const uint64_t piece =
-        slots ? GetU64(*file, s == kOpenSection ? kAtOpenSlotBytes : kAtSealedSlotBytes) : bytes;
+    const bool slots = s >= kOpenSection;
+    constexpr size_t kAtSlotBytes[] = {kAtOpenSlotBytes, kAtSealedSlotBytes, kAtWindowSlotBytes};
+    const uint64_t piece = slots ? GetU64(*file, kAtSlotBytes[s - kOpenSection]) : bytes;
     if (!slots) sum = Hash64(file->data() + at, bytes);
     for (uint64_t i = 0; slots && piece > 0 && piece <= bytes - i; i += piece) {
       sum = Hash64(file->data() + at + i, piece, sum);
