@@ -8,9 +8,14 @@
 namespace tq {
 namespace {
 
-BlockBytes BytesOfBlocks(const CacheConfig& config) {
+// A block of the layers that keep every token, or of those with a sliding window.
+BlockBytes BytesOfBlocks(const CacheConfig& config, bool windows = false) {
   BlockBytes b;
-  for (const HeadFormat& f : config.formats) b.Add(f, config.recent, config.head_dim);
+  for (size_t i = 0; i < config.formats.size(); ++i) {
+    const int layer = static_cast<int>(i) / config.num_kv_heads;
+    if ((config.window(layer) > 0) != windows) continue;
+    b.Add(config.formats[i], config.recent, config.head_dim);
+  }
   return b;
 }
 
@@ -34,19 +39,35 @@ CacheBytes CacheFootprint(const CacheConfig& config, int64_t tokens) {
   bytes.scales = static_cast<size_t>(blocks.sealed) * block.sealed_scales;
   bytes.window = static_cast<size_t>(blocks.open()) * block.open +
                  static_cast<size_t>(blocks.ahead) * block.ahead();
+  if (!config.windows.empty()) {
+    // All windows have one length.
+    const int window = *std::max_element(config.windows.begin(), config.windows.end());
+    const int64_t held = CountWindowBlocks(window, config.rollback_len, tokens);
+    if (window > 0) bytes.sliding = static_cast<size_t>(held) * BytesOfBlocks(config, true).open;
+  }
   if (UsesCenter(config)) bytes.tables = CenterTableBytes(config.rope.inv_freq.size(), tokens);
   return bytes;
 }
 
 size_t F16Footprint(const CacheConfig& config, int64_t tokens) {
-  return static_cast<size_t>(std::max<int64_t>(tokens, 0)) * config.num_layers *
-         config.num_kv_heads * config.head_dim * 2 * sizeof(f16_t);
+  size_t layer_tokens = 0;
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    const int64_t window = config.window(layer);
+    const int64_t kept = window > 0 ? std::min(tokens, window) : tokens;
+    layer_tokens += static_cast<size_t>(std::max<int64_t>(kept, 0));
+  }
+  return layer_tokens * config.num_kv_heads * config.head_dim * 2 * sizeof(f16_t);
 }
 
 double SealedBitsPerValue(const CacheConfig& config) {
   double sum = 0;
-  for (const HeadFormat& f : config.formats) sum += BitsPerValue(f, config.head_dim);
-  return config.formats.empty() ? 0 : sum / static_cast<double>(config.formats.size());
+  int heads = 0;
+  for (size_t i = 0; i < config.formats.size(); ++i) {
+    if (config.window(static_cast<int>(i) / config.num_kv_heads) > 0) continue;
+    sum += BitsPerValue(config.formats[i], config.head_dim);
+    ++heads;
+  }
+  return heads == 0 ? 0 : sum / heads;
 }
 
 double ScalesShare(const CacheConfig& config) {

@@ -13,10 +13,12 @@ namespace tq {
 // The configuration must be valid.
 CacheBytes CacheFootprint(const CacheConfig& config, int64_t tokens);
 
-// Bytes of a plain FP16 cache of that many tokens, without blocks.
+// Bytes of a plain FP16 cache of that many tokens, without blocks; sliding windows hold no more
+// than themselves.
 size_t F16Footprint(const CacheConfig& config, int64_t tokens);
 
-// Mean bits per value of sealed blocks over all layers and heads, everything counted.
+// Mean bits per value of sealed blocks over the layers that keep every token, everything counted; 0
+// when there are none.
 double SealedBitsPerValue(const CacheConfig& config);
 
 // Share of a sealed block's bytes that is scales and side information.

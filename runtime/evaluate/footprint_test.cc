@@ -41,6 +41,7 @@ void ExpectEqualsCache(const CacheConfig& config) {
     EXPECT_EQ(got.payload, want.payload) << length;
     EXPECT_EQ(got.scales, want.scales) << length;
     EXPECT_EQ(got.window, want.window) << length;
+    EXPECT_EQ(got.sliding, want.sliding) << length;
     EXPECT_EQ(got.tables, want.tables) << length;
     EXPECT_EQ(F16Footprint(config, length), (*cache)->F16Bytes()) << length;
   }
@@ -60,6 +61,20 @@ TEST(Footprint, EqualsTheCacheToTheByte) {
   f16_window.rollback_len = 0;
   f16_window.sink_len = 65;
   ExpectEqualsCache(f16_window);
+}
+
+TEST(Footprint, SlidingWindowsEqualTheCacheToo) {
+  for (const int window : {1, 63, 64, 65, 200, 10000}) {
+    for (const int rollback : {0, 1, 64}) {
+      CacheConfig config = Config({"f16", "k4v4", "k8v8"}, 64);
+      config.windows = {window, 0, window};
+      config.rollback_len = rollback;
+      ExpectEqualsCache(config);
+      config.windows[1] = window;
+      config.formats = Config({"f16", "k8v8", "bf16"}, 64).formats;
+      ExpectEqualsCache(config);
+    }
+  }
 }
 
 TEST(Footprint, CountsTheCentreTable) {

@@ -133,14 +133,11 @@ CacheParts CachePlan::At(int64_t tokens, int chunk_len) const {
   parts.recent =
       static_cast<size_t>(n.recent) * block_.open + static_cast<size_t>(n.ahead) * block_.ahead();
   parts.sinks = static_cast<size_t>(n.sinks) * block_.open;
-  const int64_t blocks = DivCeil<int64_t>(tokens, kPageLen);
-  const int64_t chunk_blocks = DivCeil<int64_t>(std::min<int64_t>(chunk_len, tokens), kPageLen);
   for (const Windowed& w : windowed_) {
-    // A window begins inside a block: one more than it fills.
-    const int64_t held = std::min(blocks, DivCeil<int64_t>(w.window, kPageLen) + 1);
-    const int64_t more = std::min(blocks - held, chunk_blocks);
+    const int64_t held = CountWindowBlocks(w.window, window_.rollback_len, tokens);
+    const int64_t peak = CountWindowBlocksPeak(w.window, window_.rollback_len, tokens, chunk_len);
     parts.windows += static_cast<size_t>(held) * w.block_bytes;
-    parts.in_flight += static_cast<size_t>(more) * w.block_bytes;
+    parts.in_flight += static_cast<size_t>(peak - held) * w.block_bytes;
   }
   parts.states = states_;
   if (num_center_freq_ > 0) {

@@ -225,7 +225,9 @@ TEST(CachePlan, KindsOfLayers) {
   // Every device holds the whole latent.
   EXPECT_EQ(CachePlan::Create(spec, *k4, 8)->At(10000, 128).payload, plan->At(10000, 128).payload);
 
-  // A window keeps what it sees, in whole blocks of 16 bit, and no more.
+  // A window keeps what the next token sees, and would see after a rollback of 64, in whole blocks of
+  // 16 bit: of 100,000 tokens the positions from 99,837 on, in blocks 1559 to 1562. A chunk of 128 up
+  // to 99,968 needs blocks 1557 to 1561.
   LayerSpec window;
   window.kind = LayerKind::kWindow;
   window.num_kv_heads = 2;
@@ -235,8 +237,8 @@ TEST(CachePlan, KindsOfLayers) {
   const Result<CachePlan> windowed = CachePlan::Create(spec, *k4);
   const size_t block = size_t{2} * 2 * 64 * 64 * 2;
   EXPECT_EQ(windowed->At(64, 128).windows, block);
-  EXPECT_EQ(windowed->At(100000, 128).windows, 3 * block);
-  EXPECT_EQ(windowed->At(100000, 128).in_flight, 2 * block);
+  EXPECT_EQ(windowed->At(100000, 128).windows, 4 * block);
+  EXPECT_EQ(windowed->At(100000, 128).in_flight, 1 * block);
   EXPECT_EQ(windowed->F16Bytes(100000), size_t{100} * 2 * 2 * 64 * 2);
   EXPECT_EQ(windowed->quantized_layers(), 0);
 }

@@ -78,6 +78,36 @@ BlockCounts CountBlocksPeak(const CacheWindow& window, int64_t tokens, int chunk
   return peak;
 }
 
+namespace {
+
+int64_t FirstWindowBlock(int64_t window, int64_t rollback_len, int64_t tokens) {
+  const int64_t next = std::max<int64_t>(0, tokens - rollback_len);
+  return std::max<int64_t>(0, next + 1 - window) / kPageLen;
+}
+
+}  // namespace
+
+int64_t CountWindowBlocks(int64_t window, int64_t rollback_len, int64_t tokens) {
+  if (tokens <= 0) return 0;
+  return DivCeil<int64_t>(tokens, kPageLen) - FirstWindowBlock(window, rollback_len, tokens);
+}
+
+int64_t CountWindowBlocksPeak(int64_t window, int64_t rollback_len, int64_t tokens, int chunk_len) {
+  int64_t peak = CountWindowBlocks(window, rollback_len, tokens);
+  const auto append = [&](int64_t from, int64_t to) {
+    if (from < 0 || from >= to) return;
+    peak = std::max(peak,
+                    DivCeil<int64_t>(to, kPageLen) - FirstWindowBlock(window, rollback_len, from));
+  };
+  // The last two chunks see every remainder that earlier ones see; then token by token.
+  const int64_t whole = tokens / chunk_len * chunk_len;
+  append(whole, tokens);
+  append(whole - chunk_len, whole);
+  const int64_t boundary = (tokens - 1) / kPageLen * kPageLen;
+  append(boundary, boundary + 1);
+  return peak;
+}
+
 size_t CenterTableBytes(size_t num_freq, int64_t tokens) {
   if (tokens <= 0) return 0;
   const size_t blocks = static_cast<size_t>(DivCeil<int64_t>(tokens, kPageLen));

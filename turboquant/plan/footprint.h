@@ -50,6 +50,12 @@ BlockCounts CountBlocksRead(const CacheWindow& window, int64_t tokens);
 BlockCounts CountBlocksPeak(const CacheWindow& window, int64_t tokens, int chunk_len,
                             const BlockBytes& block);
 
+// Blocks of layers with a sliding window of `window` tokens: what the next token sees, and what it
+// would see after a truncation by rollback_len.
+int64_t CountWindowBlocks(int64_t window, int64_t rollback_len, int64_t tokens);
+// The most of them at any moment, as for CountBlocksPeak.
+int64_t CountWindowBlocksPeak(int64_t window, int64_t rollback_len, int64_t tokens, int chunk_len);
+
 // Tables of centred keys: num_freq RoPE frequencies; 1/64 of a row for each position.
 size_t CenterTableBytes(size_t num_freq, int64_t tokens);
 
