@@ -21,8 +21,8 @@ class TimedBackend : public Backend {
   Result<float*> Buffer(int index, size_t num_floats) override {
     return b_->Buffer(index, num_floats);
   }
-  void Embed(MatrixId table, std::span<const int32_t> tokens, float* x) override {
-    b_->Embed(table, tokens, x);
+  void Embed(MatrixId table, std::span<const int32_t> tokens, float scale, float* x) override {
+    b_->Embed(table, tokens, scale, x);
   }
   void RmsNorm(const float* x, VectorId weight, int rows, int64_t n, float eps,
                float* out) override {
@@ -31,12 +31,18 @@ class TimedBackend : public Backend {
   void Linear(std::span<const LinearPart> parts, const float* x, int rows) override {
     b_->Linear(parts, x, rows);
   }
-  void SetPositions(const RopeFrequencies& rope, std::span<const int64_t> positions) override {
-    b_->SetPositions(rope, positions);
+  void SetPositions(int set, const RopeFrequencies& rope,
+                    std::span<const int64_t> positions) override {
+    b_->SetPositions(set, rope, positions);
   }
-  void ApplyRope(float* x, int heads, int head_dim) override { b_->ApplyRope(x, heads, head_dim); }
-  void SiluMul(float* gate, const float* up, int rows, int64_t n) override {
-    b_->SiluMul(gate, up, rows, n);
+  void ApplyRope(int set, float* x, int heads, int head_dim) override {
+    b_->ApplyRope(set, x, heads, head_dim);
+  }
+  void GatedMul(Activation activation, float* gate, const float* up, int rows, int64_t n) override {
+    b_->GatedMul(activation, gate, up, rows, n);
+  }
+  Status MixExperts(const ExpertLayer& experts, const float* x, int rows, float* out) override {
+    return b_->MixExperts(experts, x, rows, out);
   }
   void Add(float* x, const float* y, int rows, int64_t n) override { b_->Add(x, y, rows, n); }
   Status Append(KvCache& cache, int layer, std::span<const AppendItem> items) override {
@@ -51,8 +57,8 @@ class TimedBackend : public Backend {
   void GatherRows(const float* x, std::span<const int> indices, int64_t n, float* out) override {
     b_->GatherRows(x, indices, n, out);
   }
-  void Logits(MatrixId matrix, const float* x, int rows, float* host) override {
-    b_->Logits(matrix, x, rows, host);
+  void Logits(MatrixId matrix, const float* x, int rows, float softcap, float* host) override {
+    b_->Logits(matrix, x, rows, softcap, host);
   }
 
  private:

@@ -183,7 +183,13 @@ Result<int64_t> Session::StartFrom(std::span<const TokenId> tokens) {
   int64_t keep = std::min<int64_t>(same, static_cast<int64_t>(wanted.size()));
   // A fork is cut back, so that nothing is lost before the choice is made.
   TQ_ASSIGN_OR_RETURN(SeqId next, cache_->Fork(seq_));
-  if (const Result<TruncateResult> cut = cache_->Truncate(next, keep); !cut.ok()) {
+  Result<TruncateResult> cut = cache_->Truncate(next, keep);
+  if (!cut.ok() && cut.status().code() == StatusCode::kFailedPrecondition) {
+    // A sliding window has released what the next token would see: from the start, then.
+    keep = 0;
+    cut = cache_->Truncate(next, keep);
+  }
+  if (!cut.ok()) {
     TQ_RETURN_IF_ERROR(cache_->Free(next));
     return cut.status();
   }

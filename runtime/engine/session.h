@@ -76,8 +76,9 @@ class Session {
 
   // Brings the sequence to the longest beginning of `tokens` that need not be read again, and
   // returns its length: what the sequence holds, cut back, or a boundary (KeepPrefixes) when that
-  // is longer or cutting back would not be exact. The token whose logits are missing is always
-  // left to be read, so Prefill of the rest follows unless all of `tokens` are there.
+  // is longer or cutting back would not be exact; nothing, where a sliding window has moved on. The
+  // token whose logits are missing is always left to be read, so Prefill of the rest follows unless
+  // all of `tokens` are there.
   Result<int64_t> StartFrom(std::span<const TokenId> tokens);
   // Holds up to max_bytes of boundaries for StartFrom; 0, the default: none. They count in
   // cache().Bytes().

@@ -71,10 +71,10 @@ TEST(Architecture, RopeScaling) {
       With([&](GgufBuilder& b) { b.Tensor("rope_freqs.weight", GgmlType::kF32, {8}, factors); }));
   ASSERT_TRUE(llama3.ok()) << llama3.status().ToString();
   EXPECT_FLOAT_EQ(llama3->rope.inv_freq[4], 0.01f / 8);
-  ExpectError(With([](GgufBuilder& b) { b.Text("llama.rope.scaling.type", "yarn"); }),
+  ExpectError(With([](GgufBuilder& b) { b.Text("llama.rope.scaling.type", "ntk"); }),
               StatusCode::kUnsupported,
-              "llama.rope.scaling.type = 'yarn' is not supported; supported: none, linear, and the "
-              "factors of a rope_freqs tensor");
+              "llama.rope.scaling.type = 'ntk' is not supported; supported: none, linear, yarn, "
+              "longrope, and the factors of a rope_freqs tensor");
   ExpectError(With([&](GgufBuilder& b) {
                 b.Tensor("rope_freqs.weight", GgmlType::kF32, {4}, factors.substr(0, 16));
               }),
@@ -84,23 +84,31 @@ TEST(Architecture, RopeScaling) {
 
 TEST(Architecture, RefusesWhatIsNotBuilt) {
   TinyLlama other;
-  other.architecture = "gemma3";
+  other.architecture = "mamba";
   ExpectError(other, StatusCode::kUnsupported,
-              "architecture 'gemma3' is not supported; supported: llama");
-  ExpectError(
-      With([](GgufBuilder& b) { b.U32("llama.expert_count", 8); }), StatusCode::kUnsupported,
-      "mixture of experts (llama.expert_count = 8) is not supported; supported: dense llama "
-      "models with full attention");
-  ExpectError(With([](GgufBuilder& b) { b.U32("llama.attention.sliding_window", 4096); }),
+              "architecture 'mamba' is not supported; supported: gemma2, gemma3, gpt-oss, llama, "
+              "phi3, qwen2, qwen3, qwen3moe");
+  ExpectError(With([](GgufBuilder& b) { b.U32("llama.expert_shared_count", 1); }),
               StatusCode::kUnsupported,
-              "sliding-window attention (llama.attention.sliding_window = 4096) is not supported; "
-              "supported: dense llama models with full attention");
+              "shared experts (llama.expert_shared_count = 1) is not built for the architecture "
+              "'llama'");
+  ExpectError(With([](GgufBuilder& b) { b.Bool("llama.attention.causal", false); }),
+              StatusCode::kUnsupported,
+              "llama.attention.causal = false: only causal models run here");
   EXPECT_TRUE(Read(With([](GgufBuilder& b) { b.U32("llama.expert_count", 0); })).ok());
+  ExpectError(With(
+                  [](GgufBuilder& b) {
+                    b.I32s("llama.attention.head_count_kv", {2, 1});
+                  },
+                  "llama.attention.head_count_kv"),
+              StatusCode::kUnsupported,
+              "llama.attention.head_count_kv differs from layer to layer (2 and 1); supported: "
+              "layers of one shape");
   ExpectError(
       With([](GgufBuilder& b) { b.U32("llama.rope.dimension_count", 8); }),
       StatusCode::kUnsupported,
       "llama.rope.dimension_count = 8 differs from head_dim = 16: partial rotary embeddings "
-      "are not supported");
+      "are not built for the architecture 'llama'");
   ExpectError(With([](GgufBuilder& b) { b.U32("llama.attention.value_length", 8); }),
               StatusCode::kUnsupported,
               "llama.attention.value_length = 8 differs from the key's 16: only equal lengths are "

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <new>
+#include <numeric>
 #include <vector>
 
 #include "runtime/model/backend.h"
@@ -47,11 +48,13 @@ class CpuBackend : public Backend {
     return buffer.data();
   }
 
-  void Embed(MatrixId table, std::span<const int32_t> tokens, float* x) override {
+  void Embed(MatrixId table, std::span<const int32_t> tokens, float scale, float* x) override {
     const PackedMatrix& m = matrix(table);
     ForRows(static_cast<int>(tokens.size()), m.in_dim(), [&](int first, int end) {
       for (int r = first; r < end; ++r) {
-        m.DecodeRow(tokens[static_cast<size_t>(r)], x + r * m.in_dim());
+        float* row = x + r * m.in_dim();
+        m.DecodeRow(tokens[static_cast<size_t>(r)], row);
+        for (int64_t i = 0; scale != 1 && i < m.in_dim(); ++i) row[i] *= scale;
       }
     });
   }
@@ -78,32 +81,88 @@ class CpuBackend : public Backend {
     }
   }
 
-  void SetPositions(const RopeFrequencies& rope, std::span<const int64_t> positions) override {
+  void SetPositions(int set, const RopeFrequencies& rope,
+                    std::span<const int64_t> positions) override {
+    Angles& a = angles_[set];
     const size_t half = rope.inv_freq.size();
-    rope_rows_ = static_cast<int>(positions.size());
-    cos_.resize(positions.size() * half);
-    sin_.resize(positions.size() * half);
+    a.rows = static_cast<int>(positions.size());
+    a.rope_dim = rope.rope_dim();
+    a.cos.resize(positions.size() * half);
+    a.sin.resize(positions.size() * half);
     for (size_t r = 0; r < positions.size(); ++r) {
       for (size_t i = 0; i < half; ++i) {
         const double angle = static_cast<double>(positions[r]) * rope.inv_freq[i];
-        cos_[r * half + i] = static_cast<float>(std::cos(angle)) * rope.attention_scale;
-        sin_[r * half + i] = static_cast<float>(std::sin(angle)) * rope.attention_scale;
+        a.cos[r * half + i] = static_cast<float>(std::cos(angle)) * rope.attention_scale;
+        a.sin[r * half + i] = static_cast<float>(std::sin(angle)) * rope.attention_scale;
       }
     }
   }
 
-  void ApplyRope(float* x, int heads, int head_dim) override {
-    ForRows(rope_rows_, static_cast<int64_t>(heads) * head_dim, [&](int first, int end) {
-      const int64_t half = head_dim / 2;
-      tq::ApplyRope(x + static_cast<int64_t>(first) * heads * head_dim, &cos_[first * half],
-                    &sin_[first * half], end - first, heads, head_dim);
+  void ApplyRope(int set, float* x, int heads, int head_dim) override {
+    const Angles& a = angles_[set];
+    ForRows(a.rows, static_cast<int64_t>(heads) * head_dim, [&](int first, int end) {
+      const int64_t half = a.rope_dim / 2;
+      tq::ApplyRope(x + static_cast<int64_t>(first) * heads * head_dim, &a.cos[first * half],
+                    &a.sin[first * half], end - first, heads, head_dim, a.rope_dim);
     });
   }
 
-  void SiluMul(float* gate, const float* up, int rows, int64_t n) override {
+  void GatedMul(Activation activation, float* gate, const float* up, int rows, int64_t n) override {
     ForRows(rows, n, [&](int first, int end) {
-      tq::SiluMul(gate + first * n, up + first * n, (end - first) * n);
+      tq::GatedMul(activation, gate + first * n, up + first * n, (end - first) * n);
     });
+  }
+
+  // Rows are gathered by expert, so that an expert's weights are read once; each row adds its
+  // experts in the order of their numbers, whatever else is in the batch.
+  Status MixExperts(const ExpertLayer& experts, const float* x, int rows, float* out) override {
+    const auto num_experts = experts.gate.size();
+    const int64_t in_dim = matrix(experts.router).in_dim();
+    const int64_t ffn = matrix(experts.gate[0]).out_dim();
+    const auto n = static_cast<size_t>(rows);
+    try {
+      router_logits_.Reserve(n * num_experts);
+      expert_in_.Reserve(n * in_dim);
+      expert_out_.Reserve(n * in_dim);
+      expert_gate_.Reserve(n * ffn);
+      expert_up_.Reserve(n * ffn);
+      routes_.resize(num_experts);
+    } catch (const std::bad_alloc&) {
+      return ResourceExhausted("no memory for the experts of ", rows,
+                               " tokens; use shorter chunks");
+    }
+    const LinearPart router = {experts.router, experts.router_bias, router_logits_.data()};
+    Linear({&router, 1}, x, rows);
+    for (std::vector<Route>& list : routes_) list.clear();
+    for (int r = 0; r < rows; ++r) {
+      ChooseExperts(router_logits_.data() + static_cast<size_t>(r) * num_experts, r,
+                    experts.num_used);
+    }
+    std::fill_n(out, n * in_dim, 0.f);
+    const auto bias = [](const std::vector<VectorId>& list, size_t e) {
+      return list.empty() ? VectorId::kNone : list[e];
+    };
+    for (size_t e = 0; e < num_experts; ++e) {
+      const std::vector<Route>& routes = routes_[e];
+      if (routes.empty()) continue;
+      const int count = static_cast<int>(routes.size());
+      for (int i = 0; i < count; ++i) {
+        std::copy_n(x + routes[i].row * in_dim, in_dim, expert_in_.data() + i * in_dim);
+      }
+      const LinearPart gate_up[] = {
+          {experts.gate[e], bias(experts.gate_bias, e), expert_gate_.data()},
+          {experts.up[e], bias(experts.up_bias, e), expert_up_.data()}};
+      Linear(gate_up, expert_in_.data(), count);
+      GatedMul(experts.activation, expert_gate_.data(), expert_up_.data(), count, ffn);
+      const LinearPart down = {experts.down[e], bias(experts.down_bias, e), expert_out_.data()};
+      Linear({&down, 1}, expert_gate_.data(), count);
+      for (int i = 0; i < count; ++i) {
+        float* row = out + routes[i].row * in_dim;
+        const float* from = expert_out_.data() + i * in_dim;
+        for (int64_t c = 0; c < in_dim; ++c) row[c] += routes[i].weight * from[c];
+      }
+    }
+    return OkStatus();
   }
 
   void Add(float* x, const float* y, int rows, int64_t n) override {
@@ -130,14 +189,33 @@ class CpuBackend : public Backend {
     }
   }
 
-  void Logits(MatrixId head, const float* x, int rows, float* host) override {
+  void Logits(MatrixId head, const float* x, int rows, float softcap, float* host) override {
     const LinearPart part = {.matrix = head, .y = host};
     Linear({&part, 1}, x, rows);
+    if (softcap == 0) return;
+    const int64_t n = matrix(head).out_dim();
+    ForRows(rows, n,
+            [&](int first, int end) { tq::Softcap(softcap, host + first * n, (end - first) * n); });
   }
 
  private:
   const PackedMatrix& matrix(MatrixId id) const { return matrices_[static_cast<size_t>(id)]; }
   const std::vector<float>& vector(VectorId id) const { return vectors_[static_cast<size_t>(id)]; }
+
+  // Puts `row` on the lists of the experts with the largest logits; the first of equals wins.
+  void ChooseExperts(const float* logits, int row, int num_used) {
+    order_.resize(routes_.size());
+    std::iota(order_.begin(), order_.end(), 0);
+    std::partial_sort(order_.begin(), order_.begin() + num_used, order_.end(), [&](int a, int b) {
+      return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+    });
+    float sum = 0;
+    for (int i = 0; i < num_used; ++i) sum += std::exp(logits[order_[i]] - logits[order_[0]]);
+    for (int i = 0; i < num_used; ++i) {
+      const float weight = std::exp(logits[order_[i]] - logits[order_[0]]) / sum;
+      routes_[static_cast<size_t>(order_[i])].push_back({row, weight});
+    }
+  }
 
   // fn(first, end) over ranges of rows; in this thread when there is little to do.
   template <typename Fn>
@@ -158,8 +236,18 @@ class CpuBackend : public Backend {
   AlignedBuffer<float> buffers_[kNumBuffers];
   MatmulScratch scratch_;
   std::vector<Product> products_;
-  int rope_rows_ = 0;
-  std::vector<float> cos_, sin_;  // [rope_rows_][rope_dim / 2]
+  struct Angles {
+    int rows = 0, rope_dim = 0;
+    std::vector<float> cos, sin;  // [rows][rope_dim / 2]
+  } angles_[kNumRopes];
+  // Of MixExperts.
+  struct Route {
+    int row;
+    float weight;
+  };
+  std::vector<std::vector<Route>> routes_;  // by expert
+  std::vector<int> order_;
+  AlignedBuffer<float> router_logits_, expert_in_, expert_out_, expert_gate_, expert_up_;
 };
 
 }  // namespace

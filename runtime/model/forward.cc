@@ -1,4 +1,5 @@
 // One forward pass of the llama architecture, from token ids to logits.
+#include <cmath>
 #include <new>
 
 #include "runtime/model/llama.h"
@@ -7,11 +8,17 @@ namespace tq {
 namespace {
 
 // Scratch buffers of the backend, [rows][...].
-enum BufferIndex { kHidden, kNormed, kQ, kK, kV, kGate, kUp, kAttention };
+enum BufferIndex { kHidden, kNormed, kQ, kK, kV, kGate, kUp, kAttention, kMixed };
 
 Status CheckShape(const Architecture& a, const CacheConfig& c) {
   if (c.num_layers == a.num_layers && c.num_kv_heads == a.num_kv_heads &&
       c.head_dim == a.head_dim) {
+    for (int l = 0; l < a.num_layers; ++l) {
+      if (c.window(l) != a.window(l)) {
+        return InvalidArgument("the cache has a window of ", c.window(l), " tokens in layer ", l,
+                               " (0 = none); the model has ", a.window(l));
+      }
+    }
     return OkStatus();
   }
   return InvalidArgument("the cache has ", c.num_layers, " layers of ", c.num_kv_heads,
@@ -101,6 +108,7 @@ Status LlamaModel::RunLayers(KvCache& cache, std::span<const ForwardItem> items,
   TQ_ASSIGN_OR_RETURN(float* const gate, b.Buffer(kGate, n * ffn));
   TQ_ASSIGN_OR_RETURN(float* const up, b.Buffer(kUp, n * ffn));
   TQ_ASSIGN_OR_RETURN(float* const attended, b.Buffer(kAttention, n * q_dim));
+  TQ_ASSIGN_OR_RETURN(float* const mixed, b.Buffer(kMixed, a.num_experts > 0 ? n * hidden : 0));
 
   std::vector<AppendItem> appends;
   std::vector<AttentionItem> queries;
@@ -114,31 +122,49 @@ Status LlamaModel::RunLayers(KvCache& cache, std::span<const ForwardItem> items,
                        .out = attended + row * q_dim});
     row += static_cast<int64_t>(items[i].tokens.size());
   }
-  const AttentionParams params = {.num_q_heads = a.num_q_heads};
+  AttentionParams params = {
+      .num_q_heads = a.num_q_heads, .scale = a.attention_scale, .softcap = a.attention_softcap};
 
-  b.SetPositions(a.rope, batch.positions);
-  b.Embed(embedding_, batch.tokens, x);
+  b.SetPositions(0, a.rope, batch.positions);
+  if (!a.window_rope.inv_freq.empty()) b.SetPositions(1, a.window_rope, batch.positions);
+  b.Embed(embedding_, batch.tokens,
+          a.traits->scaled_embedding ? std::sqrt(static_cast<float>(hidden)) : 1.f, x);
+  const auto add_to_stream = [&](float* part, VectorId norm) {
+    if (norm != VectorId::kNone) b.RmsNorm(part, norm, rows, hidden, a.norm_eps, part);
+    b.Add(x, part, rows, hidden);
+  };
   for (int l = 0; l < a.num_layers; ++l) {
     const Layer& w = layers_[static_cast<size_t>(l)];
     b.RmsNorm(x, w.attention_norm, rows, hidden, a.norm_eps, normed);
     const LinearPart qkv[] = {{w.q, w.q_bias, q}, {w.k, w.k_bias, k}, {w.v, w.v_bias, v}};
     b.Linear(qkv, normed, rows);
-    b.ApplyRope(q, a.num_q_heads, a.head_dim);
-    b.ApplyRope(k, a.num_kv_heads, a.head_dim);
+    if (w.q_norm != VectorId::kNone) {
+      b.RmsNorm(q, w.q_norm, rows * a.num_q_heads, a.head_dim, a.norm_eps, q);
+      b.RmsNorm(k, w.k_norm, rows * a.num_kv_heads, a.head_dim, a.norm_eps, k);
+    }
+    const int rope = &a.rope_of(l) == &a.rope ? 0 : 1;
+    b.ApplyRope(rope, q, a.num_q_heads, a.head_dim);
+    b.ApplyRope(rope, k, a.num_kv_heads, a.head_dim);
     TQ_RETURN_IF_ERROR(b.Append(cache, l, appends));
     if (attention_probe_) attention_probe_(l, cache, queries);
+    params.sinks = w.sinks.empty() ? nullptr : w.sinks.data();
     TQ_RETURN_IF_ERROR(b.Attend(cache, l, params, queries));
     const LinearPart o[] = {{w.o, w.o_bias, normed}};
     b.Linear(o, attended, rows);
-    b.Add(x, normed, rows, hidden);
+    add_to_stream(normed, w.post_attention_norm);
 
     b.RmsNorm(x, w.ffn_norm, rows, hidden, a.norm_eps, normed);
+    if (w.experts.num_used > 0) {
+      TQ_RETURN_IF_ERROR(b.MixExperts(w.experts, normed, rows, mixed));
+      add_to_stream(mixed, w.post_ffn_norm);
+      continue;
+    }
     const LinearPart gate_up[] = {{w.gate, VectorId::kNone, gate}, {w.up, VectorId::kNone, up}};
     b.Linear(gate_up, normed, rows);
-    b.SiluMul(gate, up, rows, ffn);
+    b.GatedMul(a.traits->activation, gate, up, rows, ffn);
     const LinearPart down[] = {{w.down, VectorId::kNone, normed}};
     b.Linear(down, gate, rows);
-    b.Add(x, normed, rows, hidden);
+    add_to_stream(normed, w.post_ffn_norm);
   }
 
   if (logits == nullptr) return OkStatus();
@@ -146,7 +172,7 @@ Status LlamaModel::RunLayers(KvCache& cache, std::span<const ForwardItem> items,
   b.GatherRows(x, batch.logit_rows, hidden, normed);
   b.RmsNorm(normed, output_norm_, out_rows, hidden, a.norm_eps, normed);
   logits->resize(static_cast<size_t>(out_rows) * static_cast<size_t>(a.vocab_size));
-  b.Logits(head_, normed, out_rows, logits->data());
+  b.Logits(head_, normed, out_rows, a.logit_softcap, logits->data());
   return OkStatus();
 }
 

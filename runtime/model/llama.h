@@ -1,4 +1,5 @@
-// The llama architecture: handles of its weights. load.cc fills them, forward.cc uses them.
+// Models of the Llama family (architecture.h): handles of their weights. load.cc fills them,
+// forward.cc uses them.
 #pragma once
 
 #include <map>
@@ -16,7 +17,8 @@ class LlamaModel : public Model {
   // Everything but the map of the file, which the caller has opened.
   static Result<std::unique_ptr<LlamaModel>> Create(std::unique_ptr<GgufFile> file,
                                                     std::unique_ptr<Backend> backend,
-                                                    const ProgressSink& progress);
+                                                    const ProgressSink& progress,
+                                                    int64_t context = 0);
 
   WeightInfo weights() const override;
   std::vector<std::vector<float>> KBias() const override { return k_bias_; }
@@ -29,9 +31,14 @@ class LlamaModel : public Model {
  private:
   struct Layer {
     VectorId attention_norm, ffn_norm;
-    MatrixId q, k, v, o, gate, up, down;
+    VectorId q_norm = VectorId::kNone, k_norm = VectorId::kNone;  // of every head
+    VectorId post_attention_norm = VectorId::kNone, post_ffn_norm = VectorId::kNone;
+    MatrixId q, k, v, o;
     VectorId q_bias = VectorId::kNone, k_bias = VectorId::kNone, v_bias = VectorId::kNone,
              o_bias = VectorId::kNone;
+    std::vector<float> sinks;  // [num_q_heads], or empty
+    MatrixId gate = MatrixId::kNone, up = MatrixId::kNone, down = MatrixId::kNone;
+    ExpertLayer experts;  // in place of these three, if it has any
   };
   // Rows of a call: all items' tokens, one item after the other.
   struct Batch {

@@ -17,8 +17,12 @@ CacheConfig Model::MakeCacheConfig() const {
   const auto f16 = ParsePreset("f16");
   TQ_CHECK(f16.ok());
   config.formats.assign(static_cast<size_t>(arch_.num_layers) * arch_.num_kv_heads, *f16);
+  config.windows = arch_.windows;
   for (const std::vector<float>& mean : KBias()) {
-    config.centers.push_back(MakeHeadCenter(mean, arch_.rope));
+    // Rows of 16 bits need no centre.
+    const auto layer = static_cast<int>(config.centers.size()) / arch_.num_kv_heads;
+    config.centers.push_back(arch_.window(layer) > 0 ? HeadCenter{}
+                                                     : MakeHeadCenter(mean, arch_.rope));
   }
   return config;
 }
@@ -38,6 +42,14 @@ uint64_t Model::StructureHash() const {
   }
   add(arch_.rope.inv_freq.data(), arch_.rope.inv_freq.size() * sizeof(float));
   add(&arch_.rope.attention_scale, sizeof(float));
+  if (!arch_.windows.empty()) {
+    add(arch_.windows.data(), arch_.windows.size() * sizeof(int));
+    add(arch_.window_rope.inv_freq.data(), arch_.window_rope.inv_freq.size() * sizeof(float));
+  }
+  if (arch_.num_experts > 0) {
+    for (const int v : {arch_.num_experts, arch_.num_experts_used, arch_.expert_ffn_dim})
+      add_int(v);
+  }
   // The vocabulary decides what a position means: two models that differ only there are not alike.
   for (const char* key : {"tokenizer.ggml.model", "tokenizer.ggml.pre"}) {
     const auto text = file_->GetString(key);

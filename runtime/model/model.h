@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/formats/gguf.h"
+#include "runtime/model/architecture.h"
 #include "turboquant/attention/attention.h"
 #include "turboquant/base/sinks.h"
 #include "turboquant/base/status.h"
@@ -17,22 +18,6 @@
 #include "turboquant/cache/cache.h"
 
 namespace tq {
-
-// What a GGUF file says about the shape of a Llama-family model.
-struct Architecture {
-  std::string name;        // general.architecture: "llama"
-  std::string model_name;  // general.name
-  int num_layers = 0, hidden_dim = 0, ffn_dim = 0, vocab_size = 0;
-  int num_q_heads = 0, num_kv_heads = 0, head_dim = 0;
-  int context_len = 0;  // trained
-  float norm_eps = 0;
-  float rope_base = 0;
-  RopeFrequencies rope;  // all scaling included
-  bool tied_embeddings = false;
-  // Every number checked against its neighbours and against sane limits; kUnsupported for other
-  // architectures and for features that are not built (sliding window, experts, ...), by name.
-  static Result<Architecture> FromGguf(const GgufFile& file);
-};
 
 struct ForwardItem {
   SeqId seq = 0;
@@ -49,8 +34,10 @@ class Model {
  public:
   // Maps the file, checks every tensor's shape and type, repacks what the kernels want
   // row-interleaved (the repacked copy replaces the mapped pages). `pool` must outlive the model.
+  // `context` as for Architecture::FromGguf.
   static Result<std::unique_ptr<Model>> Load(const std::string& path, ThreadPool& pool,
-                                             const ProgressSink& progress = {});
+                                             const ProgressSink& progress = {},
+                                             int64_t context = 0);
   virtual ~Model() = default;
 
   const Architecture& arch() const { return arch_; }
@@ -59,7 +46,8 @@ class Model {
   // Mean of K before RoPE that is known without calibration: the k bias, [head_dim] per (layer, KV
   // head) in Hugging Face order; empty when the model has none.
   virtual std::vector<std::vector<float>> KBias() const = 0;
-  // Shapes, RoPE and centres from the k bias; formats all f16: the caller sets its own.
+  // Shapes, RoPE, sliding windows, and centres from the k bias; formats all f16: the caller sets
+  // its own for the layers without a window.
   CacheConfig MakeCacheConfig() const;
 
   // Appends the items' tokens to their sequences in `cache` (made from MakeCacheConfig) and

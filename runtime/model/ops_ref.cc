@@ -32,16 +32,39 @@ float Exp(float x) {
   return y * std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
 }
 
-void SiluMulRef(float* gate, const float* up, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) gate[i] = gate[i] / (1.0f + Exp(-gate[i])) * up[i];
+void GatedMulRef(Activation activation, float* gate, const float* up, int64_t n) {
+  using C = ActivationConstants;
+  for (int64_t i = 0; i < n; ++i) {
+    float g = gate[i], u = up[i], z = g;
+    switch (activation) {
+      case Activation::kSilu: break;
+      case Activation::kGelu: z = g * (C::kGeluLinear + C::kGeluCubic * (g * g)); break;
+      case Activation::kClampedSilu:
+        if (g > C::kClamp) g = C::kClamp;
+        if (u > C::kClamp) u = C::kClamp;
+        if (u < -C::kClamp) u = -C::kClamp;
+        u = u + 1.0f;
+        z = C::kClampedSlope * g;
+        break;
+    }
+    gate[i] = g / (1.0f + Exp(-z)) * u;
+  }
+}
+
+void SoftcapRef(float cap, float* x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float e = Exp(-2.0f / cap * std::fabs(x[i]));
+    x[i] = std::copysign(cap * ((1.0f - e) / (1.0f + e)), x[i]);
+  }
 }
 
 void AddRef(float* x, const float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] += y[i];
 }
 
-void ApplyRopeRef(float* x, const float* cos, const float* sin, int rows, int heads, int head_dim) {
-  const int half = head_dim / 2;
+void ApplyRopeRef(float* x, const float* cos, const float* sin, int rows, int heads, int head_dim,
+                  int rope_dim) {
+  const int half = rope_dim / 2;
   for (int r = 0; r < rows; ++r, cos += half, sin += half) {
     for (int h = 0; h < heads; ++h, x += head_dim) {
       for (int i = 0; i < half; ++i) {
@@ -56,7 +79,7 @@ void ApplyRopeRef(float* x, const float* cos, const float* sin, int rows, int he
 }  // namespace
 
 const ModelOps& ModelOpsRef() {
-  static constexpr ModelOps kOps = {RmsNormRef, SiluMulRef, AddRef, ApplyRopeRef};
+  static constexpr ModelOps kOps = {RmsNormRef, GatedMulRef, SoftcapRef, AddRef, ApplyRopeRef};
   return kOps;
 }
 

@@ -1,8 +1,8 @@
 // The elementwise steps for every instruction set: the same bits as ops_ref.cc.
-#include "runtime/model/ops.h"
-
 #include <bit>
 #include <cmath>
+
+#include "runtime/model/ops.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "runtime/model/ops_simd.cc"
@@ -56,8 +56,8 @@ HWY_INLINE VF Exp(VF x) {
   x = hn::Min(hn::Max(x, hn::Set(df, C::kLow)), hn::Set(df, C::kHigh));
   const auto n_int = hn::NearestInt(hn::Mul(x, hn::Set(df, C::kLog2E)));
   const VF n = hn::ConvertTo(df, n_int);
-  const VF r = hn::Sub(hn::Sub(x, hn::Mul(n, hn::Set(df, C::kLn2Hi))),
-                       hn::Mul(n, hn::Set(df, C::kLn2Lo)));
+  const VF r =
+      hn::Sub(hn::Sub(x, hn::Mul(n, hn::Set(df, C::kLn2Hi))), hn::Mul(n, hn::Set(df, C::kLn2Lo)));
   VF p = hn::Set(df, C::kPoly[0]);
   for (int i = 1; i < 6; ++i) p = hn::Add(hn::Mul(p, r), hn::Set(df, C::kPoly[i]));
   const VF y = hn::Add(hn::Add(hn::Mul(p, hn::Mul(r, r)), r), hn::Set(df, 1.0f));
@@ -65,24 +65,63 @@ HWY_INLINE VF Exp(VF x) {
   return hn::Mul(y, hn::BitCast(df, power));
 }
 
-HWY_INLINE VF SiluMulVec(VF gate, VF up) {
-  const VF e = Exp(hn::Neg(gate));
-  const VF y = hn::Mul(hn::Div(gate, hn::Add(hn::Set(DF(), 1.0f), e)), up);
+template <Activation kActivation>
+HWY_INLINE VF GatedMulVec(VF gate, VF up) {
+  using C = ActivationConstants;
+  const DF df;
+  const VF one = hn::Set(df, 1.0f);
+  VF g = gate, u = up, z = gate;
+  if constexpr (kActivation == Activation::kGelu) {
+    const VF cubic = hn::Mul(hn::Set(df, C::kGeluCubic), hn::Mul(g, g));
+    z = hn::Mul(g, hn::Add(hn::Set(df, C::kGeluLinear), cubic));
+  } else if constexpr (kActivation == Activation::kClampedSilu) {
+    const VF most = hn::Set(df, C::kClamp);
+    g = hn::Min(g, most);
+    u = hn::Add(hn::Max(hn::Min(u, most), hn::Neg(most)), one);
+    z = hn::Mul(hn::Set(df, C::kClampedSlope), g);
+  }
+  const VF y = hn::Mul(hn::Div(g, hn::Add(one, Exp(hn::Neg(z)))), u);
   // Min and max drop a NaN on some sets: it comes back here.
-  return hn::IfThenElse(hn::IsNaN(gate), gate, y);
+  const VF sum = hn::Add(gate, up);
+  return hn::IfThenElse(hn::Or(hn::IsNaN(gate), hn::IsNaN(up)), sum, y);
 }
 
-void SiluMul(float* HWY_RESTRICT gate, const float* HWY_RESTRICT up, int64_t n) {
+// x = fn(x, y) over n values; the rest that fills no vector is padded with zeros.
+template <class Fn>
+HWY_INLINE void ForVectors(float* x, const float* y, int64_t n, const Fn& fn) {
   const DF df;
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
-    hn::StoreU(SiluMulVec(hn::LoadU(df, gate + i), hn::LoadU(df, up + i)), df, gate + i);
+    hn::StoreU(fn(hn::LoadU(df, x + i), hn::LoadU(df, y + i)), df, x + i);
   }
   if (i == n) return;
-  HWY_ALIGN float g[kLanes] = {}, u[kLanes] = {};
-  for (int64_t k = i; k < n; ++k) g[k - i] = gate[k], u[k - i] = up[k];
-  hn::Store(SiluMulVec(hn::Load(df, g), hn::Load(df, u)), df, g);
-  for (int64_t k = i; k < n; ++k) gate[k] = g[k - i];
+  HWY_ALIGN float a[kLanes] = {}, b[kLanes] = {};
+  for (int64_t k = i; k < n; ++k) a[k - i] = x[k], b[k - i] = y[k];
+  hn::Store(fn(hn::Load(df, a), hn::Load(df, b)), df, a);
+  for (int64_t k = i; k < n; ++k) x[k] = a[k - i];
+}
+
+void GatedMul(Activation activation, float* HWY_RESTRICT gate, const float* HWY_RESTRICT up,
+              int64_t n) {
+  const auto run = [&](auto kernel) { ForVectors(gate, up, n, kernel); };
+  switch (activation) {
+    case Activation::kSilu:
+      return run([](VF g, VF u) HWY_ATTR { return GatedMulVec<Activation::kSilu>(g, u); });
+    case Activation::kGelu:
+      return run([](VF g, VF u) HWY_ATTR { return GatedMulVec<Activation::kGelu>(g, u); });
+    case Activation::kClampedSilu:
+      return run([](VF g, VF u) HWY_ATTR { return GatedMulVec<Activation::kClampedSilu>(g, u); });
+  }
+}
+
+void Softcap(float cap, float* HWY_RESTRICT x, int64_t n) {
+  const DF df;
+  const VF factor = hn::Set(df, -2.0f / cap), one = hn::Set(df, 1.0f), caps = hn::Set(df, cap);
+  ForVectors(x, x, n, [&](VF v, VF) HWY_ATTR {
+    const VF e = Exp(hn::Mul(factor, hn::Abs(v)));
+    const VF y = hn::Mul(caps, hn::Div(hn::Sub(one, e), hn::Add(one, e)));
+    return hn::IfThenElse(hn::IsNaN(v), v, hn::CopySignToAbs(y, v));
+  });
 }
 
 void Add(float* HWY_RESTRICT x, const float* HWY_RESTRICT y, int64_t n) {
@@ -94,10 +133,10 @@ void Add(float* HWY_RESTRICT x, const float* HWY_RESTRICT y, int64_t n) {
   for (; i < n; ++i) x[i] += y[i];
 }
 
-void ApplyRope(float* HWY_RESTRICT x, const float* HWY_RESTRICT cos,
-               const float* HWY_RESTRICT sin, int rows, int heads, int head_dim) {
+void ApplyRope(float* HWY_RESTRICT x, const float* HWY_RESTRICT cos, const float* HWY_RESTRICT sin,
+               int rows, int heads, int head_dim, int rope_dim) {
   const DF df;
-  const int half = head_dim / 2;
+  const int half = rope_dim / 2;
   for (int r = 0; r < rows; ++r, cos += half, sin += half) {
     for (int h = 0; h < heads; ++h, x += head_dim) {
       int i = 0;
@@ -124,7 +163,8 @@ HWY_AFTER_NAMESPACE();
 namespace tq {
 
 HWY_EXPORT(RmsNorm);
-HWY_EXPORT(SiluMul);
+HWY_EXPORT(GatedMul);
+HWY_EXPORT(Softcap);
 HWY_EXPORT(Add);
 HWY_EXPORT(ApplyRope);
 
@@ -133,12 +173,16 @@ const ModelOps& ModelOpsSimd() {
       [](const float* x, const float* weight, int rows, int64_t n, float eps, float* out) {
         HWY_DYNAMIC_DISPATCH(RmsNorm)(x, weight, rows, n, eps, out);
       },
-      [](float* gate, const float* up, int64_t n) {
-        HWY_DYNAMIC_DISPATCH(SiluMul)(gate, up, n);
+      [](Activation activation, float* gate, const float* up, int64_t n) {
+        HWY_DYNAMIC_DISPATCH(GatedMul)(activation, gate, up, n);
       },
-      [](float* x, const float* y, int64_t n) { HWY_DYNAMIC_DISPATCH(Add)(x, y, n); },
-      [](float* x, const float* cos, const float* sin, int rows, int heads, int head_dim) {
-        HWY_DYNAMIC_DISPATCH(ApplyRope)(x, cos, sin, rows, heads, head_dim);
+      [](float cap, float* x, int64_t n) { HWY_DYNAMIC_DISPATCH(Softcap)
+                                           (cap, x, n); },
+      [](float* x, const float* y, int64_t n) { HWY_DYNAMIC_DISPATCH(Add)
+                                                (x, y, n); },
+      [](float* x, const float* cos, const float* sin, int rows, int heads, int head_dim,
+         int rope_dim) {
+        HWY_DYNAMIC_DISPATCH(ApplyRope)(x, cos, sin, rows, heads, head_dim, rope_dim);
       }};
   return kOps;
 }
