@@ -120,13 +120,14 @@ Status Run(int argc, char** argv) {
 
   MeanBeforeRope keys(arch, arch.num_kv_heads), queries(arch, arch.num_q_heads);
   std::vector<int64_t> positions;
-  model->set_attention_probe([&](int layer, const KvCache&, std::span<const AttentionItem> items) {
-    for (const AttentionItem& item : items) {
-      positions.resize(static_cast<size_t>(item.num_tokens));
-      std::iota(positions.begin(), positions.end(), item.first_pos);
-      queries.Add(layer, positions, item.q);
-    }
-  });
+  model->set_attention_probe(
+      [&](int layer, const KvCache&, const AttentionParams&, std::span<const AttentionItem> items) {
+        for (const AttentionItem& item : items) {
+          positions.resize(static_cast<size_t>(item.num_tokens));
+          std::iota(positions.begin(), positions.end(), item.first_pos);
+          queries.Add(layer, positions, item.q);
+        }
+      });
   const int64_t window = std::min<int64_t>(arch.context_len, 2048);
   for (int64_t from = 0; from < total; from += window) {
     const int64_t n = std::min(window, total - from);

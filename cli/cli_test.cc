@@ -8,7 +8,9 @@
 #include "cli/memory_limit.h"
 #include "cli/plan_model.h"
 #include "cli/table.h"
+#include "runtime/evaluate/footprint.h"
 #include "runtime/formats/gguf_builder.h"
+#include "runtime/model/model.h"
 #include "turboquant/linear/weight.h"
 #include "turboquant/plan/plan.h"
 
@@ -43,6 +45,27 @@ TEST(ChooseKv, PresetForAllHeads) {
   EXPECT_EQ(NameAt(*choice, 11, 2), "k4v4");
   EXPECT_EQ(choice->reasons[0], "--kv k4v4");
   EXPECT_TRUE(choice->notes.empty());
+}
+
+TEST(ChooseKv, WindowLayersStayAndAreCounted) {
+  KvModel model = TestModel();
+  model.base.windows.assign(12, 512);
+  model.base.windows[5] = model.base.windows[11] = 0;
+  const Result<KvChoice> choice = ChooseKv(model, Flags("k4v4"), 8192);
+  ASSERT_TRUE(choice.ok()) << choice.status().ToString();
+  EXPECT_EQ(NameAt(*choice, 4, 0), "f16");
+  EXPECT_EQ(NameAt(*choice, 5, 0), "k4v4");
+  EXPECT_EQ(choice->reasons[0], "sliding window of 512: kept in 16 bit");
+  EXPECT_EQ(choice->reasons[5 * 3], "--kv k4v4");
+  EXPECT_EQ(choice->notes, std::vector<std::string>{
+                               "kv: k4v4 applied to 2 of 12 layers; 10 window layers kept in 16 "
+                               "bit"});
+  const Result<KvChoice> automatic = ChooseKv(model, Flags("auto"), 8192);
+  ASSERT_TRUE(automatic.ok());
+  EXPECT_EQ(automatic->reasons[0], "sliding window of 512: kept in 16 bit");
+  EXPECT_EQ(automatic->reasons[5 * 3], "--kv auto");
+  EXPECT_EQ(ChooseKv(model, Flags("k4v4", "0=k3v2"), 8192).status().code(),
+            StatusCode::kInvalidArgument);
 }
 
 TEST(ChooseKv, AutoSaysWhatAndWhy) {
@@ -222,6 +245,47 @@ TEST(SpecFromGguf, KindsOfLayers) {
                          .U32("qwen3next.ssm.state_size", 16)
                          .U32("qwen3next.ssm.inner_size", 64)),
             "3 state 4864 B, 1 full 4 x 16");
+}
+
+// One classification, and what it leads to: the planner's layers and bytes are those of a run.
+TEST(SpecFromGguf, AgreesWithTheModelThatIsRun) {
+  ThreadPool pool(1);
+  int files = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(TQ_SOURCE_DIR "/tests/golden/architectures")) {
+    if (entry.path().extension() != ".gguf") continue;
+    ++files;
+    const std::string path = entry.path().string();
+    const Result<ModelSpec> spec = SpecFromPath(path);
+    ASSERT_TRUE(spec.ok()) << spec.status().ToString();
+    const auto model = Model::Load(path, pool);
+    ASSERT_TRUE(model.ok()) << model.status().ToString();
+    const Architecture& a = (*model)->arch();
+    ASSERT_EQ(spec->num_layers(), a.num_layers);
+    for (int l = 0; l < a.num_layers; ++l) {
+      const LayerSpec& layer = spec->layers[static_cast<size_t>(l)];
+      EXPECT_EQ(layer.kind == LayerKind::kWindow ? layer.window : 0, a.window(l)) << path << l;
+      EXPECT_EQ(layer.head_dim, a.head_dim);
+      EXPECT_EQ(layer.num_kv_heads, a.num_kv_heads);
+    }
+    const KvModel kv_model = {(*model)->MakeCacheConfig(), path, 0, nullptr};
+    for (const char* kv : {"f16", "k8v4", "k3v2"}) {
+      const Result<KvChoice> choice = ChooseKv(kv_model, Flags(kv), 8192);
+      ASSERT_TRUE(choice.ok()) << choice.status().ToString();
+      const Result<CachePlan> plan =
+          CachePlan::Create(*spec, *CacheFormat::FromPreset(kv, CacheWindow{}));
+      ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+      EXPECT_EQ(plan->quantized_layers(), NumQuantizedLayers(choice->config)) << path << kv;
+      for (const int64_t tokens : {1, 64, 100, 1000, 5000}) {
+        const CacheParts parts = plan->At(tokens, 128);
+        const CacheBytes bytes = CacheFootprint(choice->config, tokens);
+        EXPECT_EQ(parts.total() - parts.in_flight, bytes.total()) << path << kv << tokens;
+        EXPECT_EQ(parts.windows, bytes.sliding) << path << kv << tokens;
+        EXPECT_EQ(plan->F16Bytes(tokens), F16Footprint(choice->config, tokens)) << path << kv;
+      }
+    }
+  }
+  EXPECT_EQ(files, 12);
 }
 
 TEST(SpecFromGguf, ErrorsNameTheKey) {

@@ -134,7 +134,15 @@ Result<std::vector<CompareFormat>> Formats(const CompareFlags& flags, const KvMo
     TQ_ASSIGN_OR_RETURN(KvChoice choice, ChooseKv(model, one, flags.context));
     const bool plain = std::all_of(choice.config.formats.begin(), choice.config.formats.end(),
                                    [](const HeadFormat& f) { return f == HeadFormat{}; });
-    if (plain && one.pin.empty()) choice.name = "f16";
+    if (plain && one.pin.empty()) {
+      if (choice.name != "f16" && NumQuantizedLayers(choice.config) == 0 &&
+          choice.config.window(0) > 0) {
+        return Unsupported("--kv ", choice.name, ": all ", choice.config.num_layers,
+                           " layers have a sliding window and are kept in 16 bit, so there is "
+                           "nothing to compare");
+      }
+      choice.name = "f16";
+    }
     for (const std::string& note : choice.notes) {
       // This command measures what the note about keys warns of.
       if (note.find("tq compare") != std::string::npos) continue;
@@ -161,7 +169,7 @@ Result<int> RunCompare(const CompareFlags& flags) {
   }
   if (!flags.report.empty()) TQ_RETURN_IF_ERROR(CheckWritable(flags.report));
   TQ_ASSIGN_OR_RETURN(auto named_text, ReadText(flags));
-  TQ_ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(flags.model, flags.output));
+  TQ_ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(flags.model, flags.output, flags.context));
   TQ_ASSIGN_OR_RETURN(const int64_t context,
                       ContextLen(flags.context, loaded.model->arch().context_len, flags.output));
   const KvModel model = loaded.ForKv();

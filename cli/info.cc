@@ -117,13 +117,40 @@ std::string WeightTypes(const GgufFile& file, size_t* bytes) {
   return out;
 }
 
+int WindowOf(const Architecture& a) {
+  return a.windows.empty() ? 0 : *std::max_element(a.windows.begin(), a.windows.end());
+}
+
+// "all with full attention", "5 with full attention, 21 with a window of 512 tokens", ...
+std::string DescribeAttention(const Architecture& a) {
+  const int windows = a.num_window_layers(), full = a.num_layers - windows;
+  std::string out;
+  if (windows == 0) {
+    out = "all with full attention";
+  } else if (full == 0) {
+    out = fmt::format("all with a window of {} tokens", FormatCount(WindowOf(a)));
+  } else {
+    out = fmt::format("{} with full attention, {} with a window of {} tokens", full, windows,
+                      FormatCount(WindowOf(a)));
+  }
+  if (a.attention_softcap > 0) out += fmt::format(", scores capped at {}", a.attention_softcap);
+  if (a.traits->sinks) out += ", a sink per head";
+  return out;
+}
+
+std::string DescribeFfn(const Architecture& a) {
+  if (a.num_experts == 0) return fmt::format("feed-forward {}", a.ffn_dim);
+  return fmt::format("{} of {} experts of {} a token", a.num_experts_used, a.num_experts,
+                     a.expert_ffn_dim);
+}
+
 Result<int> ModelInfo(const InfoFlags& flags) {
   ModelFlags model_flags;
   model_flags.model = flags.subject;
   model_flags.threads = flags.threads;
   OutputFlags silent = flags.output;
   silent.quiet = true;
-  TQ_ASSIGN_OR_RETURN(const LoadedModel loaded, LoadModel(model_flags, silent));
+  TQ_ASSIGN_OR_RETURN(const LoadedModel loaded, LoadModel(model_flags, silent, flags.context));
   const Architecture& a = loaded.model->arch();
   size_t weight_bytes = 0;
   const std::string types = WeightTypes(loaded.model->file(), &weight_bytes);
@@ -143,6 +170,13 @@ Result<int> ModelInfo(const InfoFlags& flags) {
   j["vocab_size"] = a.vocab_size;
   j["num_q_heads"] = a.num_q_heads;
   j["num_kv_heads"] = a.num_kv_heads;
+  j["window_layers"] = a.num_window_layers();
+  j["window"] = WindowOf(a);
+  if (a.num_experts > 0) {
+    j["num_experts"] = a.num_experts;
+    j["experts_per_token"] = a.num_experts_used;
+    j["expert_ffn_dim"] = a.expert_ffn_dim;
+  }
   j["head_dim"] = a.head_dim;
   j["context_len"] = a.context_len;
   j["rope_base"] = a.rope_base;
@@ -154,6 +188,7 @@ Result<int> ModelInfo(const InfoFlags& flags) {
   j["weights_xxh3"] = fmt::format("{:016x}", WeightsHash(loaded.model->file()));
   j["structure_xxh3"] = fmt::format("{:016x}", model.structure_hash);
   j["kv"] = choice.name;
+  j["quantized_layers"] = NumQuantizedLayers(choice.config);
   j["notes"] = choice.notes;
   j["layers"] = Json::array();
   for (size_t i = 0; i < choice.config.formats.size(); ++i) {
@@ -161,7 +196,8 @@ Result<int> ModelInfo(const InfoFlags& flags) {
     j["layers"].push_back({{"layer", i / a.num_kv_heads},
                            {"head", i % a.num_kv_heads},
                            {"kv", PresetName(f)},
-                           {"bits_per_value", BitsPerValue(f, a.head_dim)},
+                           {"window", a.window(static_cast<int>(i) / a.num_kv_heads)},
+                           {"bits_per_value", HeadBitsPerValue(choice.config, i)},
                            {"kernel", DescribeKernel(f)},
                            {"why", choice.reasons[i]}});
   }
@@ -199,10 +235,9 @@ Result<int> ModelInfo(const InfoFlags& flags) {
     return kDone;
   }
   PrintOut(fmt::format("{}: {}, {}\n", loaded.path, a.model_name, a.name));
-  PrintOut(
-      fmt::format("layers:    {}, all with full attention; {} query heads on {} KV heads of {}\n",
-                  a.num_layers, a.num_q_heads, a.num_kv_heads, a.head_dim));
-  PrintOut(fmt::format("width:     {}, feed-forward {}, vocabulary {}\n", a.hidden_dim, a.ffn_dim,
+  PrintOut(fmt::format("layers:    {}, {}; {} query heads on {} KV heads of {}\n", a.num_layers,
+                       DescribeAttention(a), a.num_q_heads, a.num_kv_heads, a.head_dim));
+  PrintOut(fmt::format("width:     {}, {}, vocabulary {}\n", a.hidden_dim, DescribeFfn(a),
                        FormatCount(a.vocab_size)));
   PrintOut(fmt::format("trained:   contexts of {} tokens, RoPE base {:.0f}\n",
                        FormatCount(a.context_len), a.rope_base));

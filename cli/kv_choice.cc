@@ -26,9 +26,9 @@ bool IsProfilePath(const std::string& kv) {
          kv.find('/') != std::string::npos;
 }
 
-// Centres apply to the keys of every format that is quantized.
-HeadFormat WithCenterOf(HeadFormat format, const CacheConfig& config) {
-  if (!config.centers.empty() && !format.k.is_float()) {
+// Centres apply to the keys of every format that is quantized; rows of a sliding window need none.
+HeadFormat WithCenterOf(HeadFormat format, const CacheConfig& config, int layer) {
+  if (!config.centers.empty() && !format.k.is_float() && config.window(layer) == 0) {
     format.k = WithCenter(format.k, Center::kRopeMean);
   }
   return format;
@@ -59,13 +59,12 @@ Status ApplyPin(const std::string& pin, KvChoice* choice) {
   if (equals == std::string::npos) return InvalidArgument(where, " has no '='", kPinForm);
   Result<HeadFormat> parsed = ParsePreset(SplitList(pin.substr(equals + 1), '\0').front());
   if (!parsed.ok()) return parsed.status().WithContext(where);
-  const HeadFormat format = WithCenterOf(*parsed, config);
   const auto heads = ParseHeadSelection(std::string_view(pin).substr(0, equals), config.num_layers,
                                         config.num_kv_heads);
   if (!heads.ok()) return heads.status().WithContext(where);
   for (const auto& [layer, head] : *heads) {
     const size_t i = static_cast<size_t>(layer) * config.num_kv_heads + head;
-    config.formats[i] = format;
+    config.formats[i] = WithCenterOf(*parsed, config, layer);
     choice->reasons[i] = StrCat("--pin ", pin);
   }
   return OkStatus();
@@ -163,8 +162,16 @@ Result<KvChoice> UniformKv(const KvModel& model, const std::string& preset, cons
   choice.config = model.base;
   choice.name = PresetName(format);
   const size_t heads = static_cast<size_t>(model.base.num_layers) * model.base.num_kv_heads;
-  choice.config.formats.assign(heads, WithCenterOf(format, model.base));
-  choice.reasons.assign(heads, "--kv " + choice.name);
+  for (size_t i = 0; i < heads; ++i) {
+    const int layer = static_cast<int>(i) / model.base.num_kv_heads;
+    const int window = model.base.window(layer);
+    // Windows are short and the same at every context: there is little to gain, and what it costs
+    // is not measured.
+    if (window == 0) choice.config.formats[i] = WithCenterOf(format, model.base, layer);
+    choice.reasons.push_back(
+        window == 0 ? "--kv " + choice.name
+                    : fmt::format("sliding window of {}: kept in 16 bit", FormatCount(window)));
+  }
   TQ_RETURN_IF_ERROR(ApplyWindow(flags, &choice));
   return choice;
 }
@@ -185,14 +192,56 @@ Result<KvChoice> ChooseKv(const KvModel& model, const KvFlags& flags, int64_t co
                            FormatCount(kMinAutoContext))
              : fmt::format("a context of {} is mostly recent window: nothing to gain below {}",
                            FormatCount(context), FormatCount(kMinAutoContext));
-    std::fill(choice.reasons.begin(), choice.reasons.end(), "--kv auto");
+    for (std::string& reason : choice.reasons) {
+      if (reason == "--kv " + choice.name) reason = "--kv auto";
+    }
     choice.notes.insert(choice.notes.begin(), fmt::format("kv: {} (auto: {})", choice.name, why));
     return choice;
   };
   TQ_ASSIGN_OR_RETURN(KvChoice choice, choose());
   TQ_RETURN_IF_ERROR(ApplyPins(flags.pin, &choice));
+  // A pin or a profile may ask a layer with a window for what it cannot have.
+  TQ_RETURN_IF_ERROR(choice.config.Validate());
+  if (const std::string windows = DescribeWindows(choice.config); !windows.empty()) {
+    choice.notes.push_back(fmt::format("kv: {} {}", choice.name, windows));
+  }
   WarnAboutLowKeys(&choice);
   return choice;
+}
+
+int NumQuantizedLayers(const CacheConfig& config) {
+  int layers = 0;
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    const auto first = config.formats.begin() + std::ptrdiff_t{layer} * config.num_kv_heads;
+    layers += std::any_of(first, first + config.num_kv_heads,
+                          [](const HeadFormat& f) { return f.k.bits < 16 || f.v.bits < 16; });
+  }
+  return layers;
+}
+
+std::string DescribeWindows(const CacheConfig& config) {
+  int windows = 0, plain = 0;
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    if (config.window(layer) == 0) continue;
+    ++windows;
+    const auto first = config.formats.begin() + std::ptrdiff_t{layer} * config.num_kv_heads;
+    plain += std::all_of(first, first + config.num_kv_heads,
+                         [](const HeadFormat& f) { return f.k.bits == 16 && f.v.bits == 16; });
+  }
+  if (windows == 0) return "";
+  std::string out = fmt::format("applied to {} of {} layers; {} window layers kept in 16 bit",
+                                NumQuantizedLayers(config), config.num_layers, plain);
+  if (windows > plain) out += fmt::format(", {} in 8 bit", windows - plain);
+  return out;
+}
+
+double HeadBitsPerValue(const CacheConfig& config, size_t head) {
+  const HeadFormat& f = config.formats[head];
+  if (config.window(static_cast<int>(head) / config.num_kv_heads) == 0) {
+    return BitsPerValue(f, config.head_dim);
+  }
+  const size_t bytes = OpenLayout::For(f, config.recent, config.head_dim).bytes;
+  return 8.0 * static_cast<double>(bytes) / (2.0 * kPageLen * config.head_dim);
 }
 
 std::string ExplainKv(const KvChoice& choice) {
@@ -202,7 +251,9 @@ std::string ExplainKv(const KvChoice& choice) {
     return static_cast<size_t>(layer) * heads + static_cast<size_t>(head);
   };
   const auto same = [&](size_t a, size_t b) {
-    return config.formats[a] == config.formats[b] && choice.reasons[a] == choice.reasons[b];
+    return config.formats[a] == config.formats[b] && choice.reasons[a] == choice.reasons[b] &&
+           (config.window(static_cast<int>(a) / heads) > 0) ==
+               (config.window(static_cast<int>(b) / heads) > 0);
   };
   const auto range = [](int first, int last) {
     return first == last ? std::to_string(first) : fmt::format("{}-{}", first, last);
@@ -225,7 +276,7 @@ std::string ExplainKv(const KvChoice& choice) {
           (head == 0 && head_end == heads ? "" : " head " + range(head, head_end - 1));
       const HeadFormat& f = config.formats[at(layer, head)];
       out += fmt::format("  {:<22} {:<12} {:.3f} bits  {}  ({})\n", where, FormatName(f),
-                         BitsPerValue(f, config.head_dim), DescribeKernel(f),
+                         HeadBitsPerValue(config, at(layer, head)), DescribeKernel(f),
                          choice.reasons[at(layer, head)]);
       head = head_end;
     }

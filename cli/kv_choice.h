@@ -56,6 +56,13 @@ Status ApplyPins(const std::string& pins, KvChoice* choice);
 // "NAME.tqprofile" beside "NAME.gguf".
 std::string ProfileBeside(const std::string& model_path);
 
+// Layers of which some head is stored in fewer than 16 bits.
+int NumQuantizedLayers(const CacheConfig& config);
+// "applied to 5 of 26 layers; 21 window layers kept in 16 bit"; empty without sliding windows.
+std::string DescribeWindows(const CacheConfig& config);
+// Bits of a value of one head, everything counted: of sealed blocks, or of the rows of a window.
+double HeadBitsPerValue(const CacheConfig& config, size_t head);
+
 // A line for each run of layers that share formats and reasons.
 std::string ExplainKv(const KvChoice& choice);
 

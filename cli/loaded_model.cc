@@ -29,14 +29,15 @@ uint64_t WeightsHash(const GgufFile& file) {
   return hash;
 }
 
-Result<LoadedModel> LoadModel(const ModelFlags& flags, const OutputFlags& output) {
+Result<LoadedModel> LoadModel(const ModelFlags& flags, const OutputFlags& output, int64_t context) {
   TQ_RETURN_IF_ERROR(flags.Validate());
   LoadedModel loaded;
   TQ_ASSIGN_OR_RETURN(loaded.path, flags.Path());
   if (flags.model.empty()) PrintNote(output, "model: " + loaded.path);
   loaded.pool = std::make_unique<ThreadPool>(flags.threads);
   ProgressBar progress(output.quiet);
-  TQ_ASSIGN_OR_RETURN(loaded.model, Model::Load(loaded.path, *loaded.pool, progress.sink()));
+  TQ_ASSIGN_OR_RETURN(loaded.model,
+                      Model::Load(loaded.path, *loaded.pool, progress.sink(), context));
   TQ_ASSIGN_OR_RETURN(loaded.tokenizer, Tokenizer::FromGguf(loaded.model->file()));
   return loaded;
 }

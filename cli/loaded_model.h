@@ -24,7 +24,9 @@ struct LoadedModel {
 // xxh3 over the names and the bytes of all tensors, in the order of their names.
 uint64_t WeightsHash(const GgufFile& file);
 
-Result<LoadedModel> LoadModel(const ModelFlags& flags, const OutputFlags& output);
+// `context` as for Model::Load.
+Result<LoadedModel> LoadModel(const ModelFlags& flags, const OutputFlags& output,
+                              int64_t context = 0);
 
 // --context, or what the model was trained for; says so when it is longer than that.
 Result<int64_t> ContextLen(int64_t asked, int trained, const OutputFlags& output);

@@ -52,9 +52,11 @@ Result<CacheFormat> FormatOfRun(const ModelSpec& spec, const std::string& path, 
   CacheWindow window;
   TQ_ASSIGN_OR_RETURN(CacheFormat format, PlanFormat(flags.kv, window));
   const LayerSpec& first = spec.layers.front();
-  const bool uniform = std::all_of(spec.layers.begin(), spec.layers.end(),
-                                   [&](const LayerSpec& l) { return l == first; });
-  if (uniform && first.kind == LayerKind::kFull) {
+  const bool uniform = std::all_of(spec.layers.begin(), spec.layers.end(), [&](const LayerSpec& l) {
+    return (l.kind == LayerKind::kFull || l.kind == LayerKind::kWindow) &&
+           l.num_kv_heads == first.num_kv_heads && l.head_dim == first.head_dim;
+  });
+  if (uniform) {
     // Pins and windows as the run itself applies them.
     KvChoice choice;
     choice.name = format.name;
@@ -62,7 +64,14 @@ Result<CacheFormat> FormatOfRun(const ModelSpec& spec, const std::string& path, 
     choice.config.num_kv_heads = first.num_kv_heads;
     choice.config.head_dim = first.head_dim;
     const size_t heads = spec.layers.size() * static_cast<size_t>(first.num_kv_heads);
-    if (format.formats.size() == 1) format.formats.assign(heads, format.formats[0]);
+    if (format.formats.size() == 1) {
+      const HeadFormat one = format.formats[0];
+      format.formats.clear();
+      for (const LayerSpec& l : spec.layers) {
+        format.formats.insert(format.formats.end(), static_cast<size_t>(l.num_kv_heads),
+                              l.kind == LayerKind::kFull ? one : HeadFormat{});
+      }
+    }
     if (format.formats.size() == heads) {
       choice.config.formats = std::move(format.formats);
       choice.reasons.resize(heads);

@@ -1,11 +1,11 @@
 #include "cli/plan_model.h"
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <map>
 #include <utility>
 
+#include "runtime/model/architecture.h"
 #include "turboquant/base/file.h"
 #include "turboquant/base/safetensors.h"
 #include "turboquant/plan/config_reader.h"
@@ -109,27 +109,31 @@ class GgufKeys {
 // What the planner must know of a GGUF architecture beyond its keys.
 struct GgufFamily {
   const char* name;
-  int window_period;  // of layers in a window, the last of each period is full; 0 = no window
-  bool latent, hybrid;
+  bool latent = false, hybrid = false;
 };
-constexpr std::array<GgufFamily, 16> kGgufFamilies = {{
-    {"llama", 0, false, false},
-    {"mistral3", 0, false, false},
-    {"qwen2", 0, false, false},
-    {"qwen3", 0, false, false},
-    {"qwen3moe", 0, false, false},
-    {"phi3", 1, false, false},
-    {"gemma2", 2, false, false},
-    {"gemma3", 6, false, false},
-    {"gpt-oss", 2, false, false},
-    {"deepseek2", 0, true, false},
-    {"qwen3next", 0, false, true},
-    {"qwen35", 0, false, true},
-    {"qwen35moe", 0, false, true},
-    {"qwen2moe", 0, false, false},
-    {"smollm3", 0, false, false},
-    {"granite", 0, false, false},
-}};
+// Planned, but not built in runtime/model; those that are built (FindArchitecture) are planned too.
+constexpr GgufFamily kOtherFamilies[] = {
+    {"deepseek2", true},
+    {"granite"},
+    {"mistral3"},
+    {"qwen2moe"},
+    {"qwen35", false, true},
+    {"qwen35moe", false, true},
+    {"qwen3next", false, true},
+    {"smollm3"},
+};
+
+Result<GgufFamily> FamilyOf(const std::string& arch) {
+  if (const ArchitectureTraits* built = FindArchitecture(arch)) return GgufFamily{built->name};
+  std::string names = SupportedArchitectures();
+  for (const GgufFamily& family : kOtherFamilies) {
+    if (arch == family.name) return family;
+    names += StrCat(", ", family.name);
+  }
+  return Unsupported("general.architecture = '", arch,
+                     "' is not a family the planner knows; supported: ", names,
+                     "; or give the numbers: --layers, --kv-heads, --head-dim, --params");
+}
 
 void ReadLatent(GgufKeys& k, ModelFields* f) {
   f->kv_lora_rank = k.Int("attention.kv_lora_rank");
@@ -157,36 +161,11 @@ void ReadHybrid(GgufKeys& k, ModelFields* f) {
   }
 }
 
-void ReadWindows(GgufKeys& k, const GgufFamily& family, ModelFields* f) {
-  f->window = k.IntOr("attention.sliding_window", 0);
-  f->kinds.assign(static_cast<size_t>(f->num_layers), LayerKind::kFull);
-  if (f->window == 0) return;
-  std::vector<int64_t> pattern;
-  if (k.Has("attention.sliding_window_pattern"))
-    pattern = k.Ints("attention.sliding_window_pattern");
-  for (int64_t i = 0; i < f->num_layers; ++i) {
-    const int64_t period = pattern.size() == 1 ? pattern[0] : std::max(family.window_period, 1);
-    const bool windowed = pattern.size() == static_cast<size_t>(f->num_layers)
-                              ? pattern[static_cast<size_t>(i)] != 0
-                              : period <= 1 || (i + 1) % period != 0;
-    if (windowed) f->kinds[static_cast<size_t>(i)] = LayerKind::kWindow;
-  }
-}
-
 }  // namespace
 
 Result<ModelSpec> SpecFromGguf(const GgufFile& file) {
   TQ_ASSIGN_OR_RETURN(const std::string arch, file.GetString("general.architecture"));
-  const auto* family = std::find_if(kGgufFamilies.begin(), kGgufFamilies.end(),
-                                    [&](const GgufFamily& g) { return arch == g.name; });
-  if (family == kGgufFamilies.end()) {
-    std::string names;
-    for (const GgufFamily& g : kGgufFamilies)
-      names += (names.empty() ? "" : ", ") + std::string(g.name);
-    return Unsupported("general.architecture = '", arch,
-                       "' is not a family the planner knows; supported: ", names,
-                       "; or give the numbers: --layers, --kv-heads, --head-dim, --params");
-  }
+  TQ_ASSIGN_OR_RETURN(const GgufFamily family, FamilyOf(arch));
   GgufKeys k(file, arch + ".");
   ModelFields f;
   f.family = arch;
@@ -227,12 +206,18 @@ Result<ModelSpec> SpecFromGguf(const GgufFile& file) {
     const int64_t dense = k.IntOr("leading_dense_block_count", 0);
     for (int64_t i = 0; i < f.num_layers; ++i) f.is_moe.push_back(i >= dense);
   }
-  if (family->latent) {
+  if (family.latent) {
     ReadLatent(k, &f);
-  } else if (family->hybrid) {
+  } else if (family.hybrid) {
     ReadHybrid(k, &f);
   } else {
-    ReadWindows(k, *family, &f);
+    // As the runtime classifies them.
+    TQ_ASSIGN_OR_RETURN(const std::vector<int> windows,
+                        ReadWindows(file, arch, static_cast<int>(f.num_layers)));
+    for (const int window : windows) {
+      f.kinds.push_back(window > 0 ? LayerKind::kWindow : LayerKind::kFull);
+      f.window = std::max<int64_t>(f.window, window);
+    }
     const int64_t value_dim = k.IntOr("attention.value_length", f.head_dim);
     if (value_dim != f.head_dim) {
       return Unsupported(arch, ".attention.value_length = ", value_dim, " differs from the key's ",

@@ -54,7 +54,7 @@ Result<FarAttention> RunFarAttention(const Traffic& traffic, const ModelFlags& m
   if (traffic.longest_text.empty()) {
     return Unsupported("--attention reads the texts of the log, and this one has none");
   }
-  TQ_ASSIGN_OR_RETURN(const LoadedModel loaded, LoadModel(model, output));
+  TQ_ASSIGN_OR_RETURN(const LoadedModel loaded, LoadModel(model, output, max_tokens));
   std::vector<TokenId> tokens = loaded.tokenizer->Encode(traffic.longest_text);
   if (max_tokens == 0) max_tokens = std::max(1024, loaded.model->arch().context_len);
   tokens.resize(std::min(tokens.size(), static_cast<size_t>(max_tokens)));

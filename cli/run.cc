@@ -298,11 +298,14 @@ class Runner {
     PrintNote(o, fmt::format(
                      "decode:  {} tokens, {:.1f} tokens/s ({})", FormatCount(generated_tokens_),
                      PerSecond(decode_steps_, decode_seconds_), FinishReasonName(finish_reason_)));
-    PrintNote(o, fmt::format("cache:   {} for {} tokens ({}): payload {}, scales {}, window {}; "
-                             "f16 would take {}, ratio {}",
-                             FormatMiB(bytes.total()), FormatCount(session_->length()),
-                             choice_.name, FormatMiB(bytes.payload), FormatMiB(bytes.scales),
-                             FormatMiB(bytes.window), FormatMiB(f16), FormatRatio(ratio)));
+    PrintNote(
+        o, fmt::format(
+               "cache:   {} for {} tokens ({}): payload {}, scales {}, window {}{}; "
+               "f16 would take {}, ratio {}",
+               FormatMiB(bytes.total()), FormatCount(session_->length()), choice_.name,
+               FormatMiB(bytes.payload), FormatMiB(bytes.scales), FormatMiB(bytes.window),
+               bytes.sliding > 0 ? ", sliding windows " + FormatMiB(bytes.sliding) : std::string(),
+               FormatMiB(f16), FormatRatio(ratio)));
     PrintNote(
         o, fmt::format("kernel:  {}; {} threads, {}; peak memory {}", KernelNames(choice_.config),
                        loaded_.pool->num_threads(), CurrentIsa(), FormatMiB(PeakRssBytes())));
@@ -411,7 +414,8 @@ Command AddRun(CLI::App& app) {
             }
             TQ_RETURN_IF_ERROR(CheckMemory(flags->model, flags->kv, flags->context,
                                            flags->memory_limit, flags->output));
-            TQ_ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(flags->model, flags->output));
+            TQ_ASSIGN_OR_RETURN(LoadedModel loaded,
+                                LoadModel(flags->model, flags->output, flags->context));
             return Runner(*flags, std::move(loaded), std::move(prompt), std::move(snapshot)).Run();
           }};
 }

@@ -129,7 +129,8 @@ def convert(folder, out, extra):
             return super().modify_tensors(data_torch, name, bid)
 
     with torch.inference_mode():
-        Tiny(folder, gguf.LlamaFileType.MOSTLY_F16, out, eager=True).write()
+        Tiny(folder, gguf.LlamaFileType.MOSTLY_F16, out, eager=True,
+             model_name="Tiny " + out.stem).write()
 
 
 def round_keys_and_values(module):

@@ -29,7 +29,12 @@ Result<size_t> DecodeRun::CacheBytes(int64_t depth, int steps) const {
   const int64_t open = std::min<int64_t>(
       blocks, int64_t{rule.sink_blocks} + rule.recent_blocks + 2 +
                   DivCeil(choice_.config.rollback_len, kPageLen) + DivCeil(steps, kPageLen));
+  const std::vector<int>& windows = choice_.config.windows;
+  const int64_t window = windows.empty() ? 0 : *std::max_element(windows.begin(), windows.end());
+  const int64_t kept = std::min(blocks, DivCeil<int64_t>(window + steps, kPageLen) + 2 +
+                                            DivCeil(choice_.config.rollback_len, kPageLen));
   return static_cast<size_t>(open) * cache->open_slot_bytes() +
+         static_cast<size_t>(kept) * cache->window_slot_bytes() +
          static_cast<size_t>(blocks) * cache->sealed_slot_bytes();
 }
 

@@ -58,6 +58,10 @@ Result<SeqId> SyntheticFiller::Fill(KvCache& cache, int64_t length) const {
   if (length <= 0) return cache.NewSequence();
   const int64_t num_blocks = DivCeil<int64_t>(length, kPageLen);
   std::vector<KvCache::BlockBytes> blocks(static_cast<size_t>(num_blocks));
+  const std::vector<int>& windows = cache.config().windows;
+  const int64_t window = windows.empty() ? 0 : *std::max_element(windows.begin(), windows.end());
+  const int64_t first_window =
+      window == 0 ? num_blocks : std::max<int64_t>(0, length + 1 - window) / kPageLen;
   for (int64_t b = 0; b < num_blocks; ++b) {
     KvCache::BlockBytes& block = blocks[static_cast<size_t>(b)];
     if (cache.rule().ReadsOpen(b, num_blocks - 1)) {
@@ -65,6 +69,8 @@ Result<SeqId> SyntheticFiller::Fill(KvCache& cache, int64_t length) const {
     } else {
       block.sealed = source_->SealedSlot(seq_, b % kSealedBlocks);
     }
+    // The source holds whole windows only up to kOpenBlocks; blocks repeat anyway.
+    if (b >= first_window) block.window = source_->WindowSlot(seq_, b % kOpenBlocks);
   }
   return cache.Import(length, blocks, true);
 }
@@ -79,6 +85,11 @@ size_t ReadBytes(const KvCache& cache, int layer, int64_t length) {
   size_t bytes = 0;
   for (int head = 0; head < cache.config().num_kv_heads; ++head) {
     const KvCache::HeadLayout& l = cache.layout(layer, head);
+    if (l.window > 0) {
+      const int64_t first = std::max<int64_t>(0, length - l.window) / kPageLen;
+      bytes += static_cast<size_t>(num_blocks - first) * l.open.bytes;
+      continue;
+    }
     bytes +=
         open_blocks * l.open.bytes + sealed_blocks * (l.record.bytes + SideInfoBytes(l.format));
   }

@@ -187,7 +187,7 @@ class Comparison {
     row.f16_bytes = cache.F16Bytes();
     row.ratio = static_cast<double>(row.f16_bytes) / static_cast<double>(row.bytes.total());
     row.bits_per_value = cache.BitsPerValue();
-    row.ratio_sealed = 16 / row.bits_per_value;
+    row.ratio_sealed = row.bits_per_value > 0 ? 16 / row.bits_per_value : 0;
     row.ratio_at_131072 = FootprintRatio(row.config, 131072);
     row.scales_share = ScalesShare(row.config);
 

@@ -82,7 +82,7 @@ class TinyModel : public Model {
                                  v = Rows(v_[l], item.tokens);
         TQ_RETURN_IF_ERROR(cache.AppendLayer(item.seq, l, k.data(), v.data(), pool_));
         const AttentionItem attention{item.seq, first_pos, n, q.data(), state.data()};
-        if (attention_probe_) attention_probe_(l, cache, {&attention, 1});
+        if (attention_probe_) attention_probe_(l, cache, {.num_q_heads = kHeads}, {&attention, 1});
         TQ_RETURN_IF_ERROR(Attend(cache, l, {kHeads, 0}, {&attention, 1}, pool_));
         for (int t = 0; t < n; ++t) {
           for (int id = 0; id < kVocab; ++id) {

@@ -20,13 +20,16 @@ class Probe {
  public:
   Probe(int num_q_heads, int64_t stride) : num_q_heads_(num_q_heads), stride_(stride) {}
 
-  void Look(int layer, const KvCache& cache, std::span<const AttentionItem> items) {
+  // Layers with a sliding window look at nothing far, whatever the text: they are left out.
+  void Look(int layer, const KvCache& cache, const AttentionParams& params,
+            std::span<const AttentionItem> items) {
+    if (cache.config().window(layer) > 0) return;
     for (const AttentionItem& item : items) {
       for (int t = 0; t < item.num_tokens; ++t) {
         const int64_t position = item.first_pos + t;
         if ((position + 1) % stride_ != 0 || position < kDistances[0]) continue;
         for (int head = 0; head < cache.config().num_kv_heads; ++head) {
-          LookFrom(cache, layer, head, item, t);
+          LookFrom(cache, layer, head, params, item, t);
         }
       }
     }
@@ -45,14 +48,15 @@ class Probe {
 
  private:
   // The query heads that share one KV head.
-  void LookFrom(const KvCache& cache, int layer, int head, const AttentionItem& item, int token) {
+  void LookFrom(const KvCache& cache, int layer, int head, const AttentionParams& params,
+                const AttentionItem& item, int token) {
     const int dim = cache.config().head_dim;
     const int group = num_q_heads_ / cache.config().num_kv_heads;
     const int64_t tokens = item.first_pos + token + 1;
     const KvCache::HeadLayout& l = cache.layout(layer, head);
     keys_.resize(static_cast<size_t>(dim) * kPageLen);
     scores_.assign(static_cast<size_t>(group), std::vector<float>(static_cast<size_t>(tokens)));
-    const float scale = 1.f / std::sqrt(static_cast<float>(dim));
+    const float scale = params.scale > 0 ? params.scale : 1.f / std::sqrt(static_cast<float>(dim));
     for (int64_t first = 0; first < tokens; first += kPageLen) {
       const auto* rows = reinterpret_cast<const f16_t*>(cache.OpenSlot(item.seq, first / kPageLen) +
                                                         l.open_offset + l.open.k_values);
@@ -73,13 +77,20 @@ class Probe {
         }
       }
     }
-    for (const std::vector<float>& scores : scores_) AddMass(scores);
+    for (int g = 0; g < group; ++g) {
+      std::vector<float>& scores = scores_[static_cast<size_t>(g)];
+      for (float& s : scores) {
+        if (params.softcap > 0) s = params.softcap * std::tanh(s / params.softcap);
+      }
+      AddMass(scores, params.sinks == nullptr ? nullptr : params.sinks + head * group + g);
+    }
   }
 
-  void AddMass(const std::vector<float>& scores) {
-    const float top = *std::max_element(scores.begin(), scores.end());
+  void AddMass(const std::vector<float>& scores, const float* sink) {
+    float top = *std::max_element(scores.begin(), scores.end());
+    if (sink != nullptr) top = std::max(top, *sink);
     const auto tokens = static_cast<int64_t>(scores.size());
-    double sum = 0;
+    double sum = sink == nullptr ? 0 : std::exp(static_cast<double>(*sink - top));
     std::array<double, kDistances.size()> far = {};
     for (int64_t j = 0; j < tokens; ++j) {
       const double p = std::exp(static_cast<double>(scores[static_cast<size_t>(j)] - top));
@@ -118,9 +129,8 @@ Result<FarAttention> MeasureFarAttention(Model& model, std::span<const TokenId> 
                       Session::Create(model, std::move(config), count));
   Probe probe(model.arch().num_q_heads, std::max<int64_t>(1, count / kQueries));
   model.set_attention_probe(
-      [&](int layer, const KvCache& cache, std::span<const AttentionItem> items) {
-        probe.Look(layer, cache, items);
-      });
+      [&](int layer, const KvCache& cache, const AttentionParams& params,
+          std::span<const AttentionItem> items) { probe.Look(layer, cache, params, items); });
   const Status status = session->Prefill(tokens, {}, progress, cancel);
   model.set_attention_probe({});
   TQ_RETURN_IF_ERROR(status);

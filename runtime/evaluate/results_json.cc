@@ -53,9 +53,10 @@ Json CacheJson(const CacheBytes& bytes, size_t f16_bytes, const CacheConfig& con
           {"payload_bytes", bytes.payload},
           {"scales_bytes", bytes.scales},
           {"window_bytes", bytes.window},
+          {"sliding_window_bytes", bytes.sliding},
           {"tables_bytes", bytes.tables},
           {"ratio", total > 0 ? static_cast<double>(f16_bytes) / total : 0.0},
-          {"ratio_sealed", 16 / bits},
+          {"ratio_sealed", bits > 0 ? 16 / bits : 0.0},
           {"ratio_at_131072", FootprintRatio(config, 131072)},
           {"bits_per_value", bits},
           {"scales_share", ScalesShare(config)}};

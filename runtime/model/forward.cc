@@ -146,8 +146,8 @@ Status LlamaModel::RunLayers(KvCache& cache, std::span<const ForwardItem> items,
     b.ApplyRope(rope, q, a.num_q_heads, a.head_dim);
     b.ApplyRope(rope, k, a.num_kv_heads, a.head_dim);
     TQ_RETURN_IF_ERROR(b.Append(cache, l, appends));
-    if (attention_probe_) attention_probe_(l, cache, queries);
     params.sinks = w.sinks.empty() ? nullptr : w.sinks.data();
+    if (attention_probe_) attention_probe_(l, cache, params, queries);
     TQ_RETURN_IF_ERROR(b.Attend(cache, l, params, queries));
     const LinearPart o[] = {{w.o, w.o_bias, normed}};
     b.Linear(o, attended, rows);

@@ -60,7 +60,8 @@ class Model {
   // Sees the queries of every layer before their attention, with their keys in the cache: for
   // measurements on the host. An empty function takes it away.
   using AttentionProbe =
-      std::function<void(int layer, const KvCache& cache, std::span<const AttentionItem> items)>;
+      std::function<void(int layer, const KvCache& cache, const AttentionParams& params,
+                         std::span<const AttentionItem> items)>;
   void set_attention_probe(AttentionProbe probe) { attention_probe_ = std::move(probe); }
 
   // xxh3 over architecture, shapes, RoPE, vocabulary: what a profile must match

@@ -16,6 +16,9 @@ std::pair<int, int> HeadsOf(int count, int device, int num_devices) {
   return {first, std::max(end, first + 1)};
 }
 
+bool HasHeads(const LayerSpec& l) {
+  return l.kind == LayerKind::kFull || l.kind == LayerKind::kWindow;
+}
 }  // namespace
 
 Result<CacheFormat> CacheFormat::FromPreset(const std::string& preset, const CacheWindow& window) {
@@ -35,11 +38,11 @@ Result<CachePlan> CachePlan::Create(const ModelSpec& spec, const CacheFormat& fo
   }
   size_t heads = 0;
   for (const LayerSpec& l : spec.layers) {
-    if (l.kind == LayerKind::kFull) heads += static_cast<size_t>(l.num_kv_heads);
+    if (HasHeads(l)) heads += static_cast<size_t>(l.num_kv_heads);
   }
   if (format.formats.size() != 1 && format.formats.size() != heads) {
     return InvalidArgument("cache format '", format.name, "' is for ", format.formats.size(),
-                           " KV heads; the model has ", heads, " in layers with full attention");
+                           " KV heads; the model has ", heads, " in layers with keys and values");
   }
   const auto format_of = [&](size_t head) -> const HeadFormat& {
     return format.formats[format.formats.size() == 1 ? 0 : head];
@@ -60,7 +63,6 @@ Result<CachePlan> CachePlan::Create(const ModelSpec& spec, const CacheFormat& fo
           block.Add(format_of(first_head + static_cast<size_t>(h)), recent, l.head_dim);
         }
         f16_token += static_cast<size_t>(end - first) * 4 * static_cast<size_t>(l.head_dim);
-        first_head += static_cast<size_t>(l.num_kv_heads);
       } else if (l.kind == LayerKind::kLatent) {
         // Every device needs the whole latent for its own query heads.
         const HeadFormat both = {format_of(0).k, format_of(0).k};
@@ -68,6 +70,7 @@ Result<CachePlan> CachePlan::Create(const ModelSpec& spec, const CacheFormat& fo
         if (l.rope_dim > 0) block.Add(HeadFormat{}, recent, DivCeil(l.rope_dim, 2));
         f16_token += 2 * static_cast<size_t>(l.latent_dim + l.rope_dim);
       }
+      if (HasHeads(l)) first_head += static_cast<size_t>(l.num_kv_heads);
     }
     // Long sequences: the device whose sealed blocks are the largest.
     if (device == 0 || block.sealed > most) {
@@ -105,14 +108,21 @@ Result<CachePlan> CachePlan::Create(const ModelSpec& spec, const CacheFormat& fo
       case LayerKind::kWindow: {
         const auto [first, end] = HeadsOf(l.num_kv_heads, 0, num_devices);
         BlockBytes one;
-        one.Add(HeadFormat{}, recent, l.head_dim, static_cast<size_t>(end - first));
-        const auto same = std::find_if(plan.windowed_.begin(), plan.windowed_.end(),
-                                       [&](const Windowed& w) { return w.window == l.window; });
-        if (same == plan.windowed_.end()) {
-          plan.windowed_.push_back({l.window, one.open});
-        } else {
-          same->block_bytes += one.open;
+        for (int h = first; h < end; ++h) {
+          one.Add(
+              format.formats.size() == 1 ? HeadFormat{} : format_of(head + static_cast<size_t>(h)),
+              recent, l.head_dim);
         }
+        head += static_cast<size_t>(l.num_kv_heads);
+        auto same = std::find_if(plan.windowed_.begin(), plan.windowed_.end(),
+                                 [&](const Windowed& w) { return w.window == l.window; });
+        if (same == plan.windowed_.end()) {
+          plan.windowed_.push_back({l.window});
+          same = plan.windowed_.end() - 1;
+        }
+        same->block_bytes += one.open;
+        same->f16_token_bytes +=
+            static_cast<size_t>(end - first) * 4 * static_cast<size_t>(l.head_dim);
         break;
       }
       case LayerKind::kState:
@@ -178,7 +188,7 @@ size_t CachePlan::F16Bytes(int64_t tokens) const {
   const auto n = static_cast<size_t>(std::max<int64_t>(tokens, 0));
   size_t bytes = n * f16_token_bytes_ + states_;
   for (const Windowed& w : windowed_) {
-    bytes += std::min(n, static_cast<size_t>(w.window)) * (w.block_bytes / kPageLen);
+    bytes += std::min(n, static_cast<size_t>(w.window)) * w.f16_token_bytes;
   }
   return bytes;
 }

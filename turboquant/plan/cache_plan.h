@@ -15,8 +15,9 @@
 namespace tq {
 
 // How a cache is stored: one format for all heads, or one a layer and KV head (layer-major, over
-// layers of kind kFull). Window layers stay in 16 bit: they are bounded, and what they lose is not
-// measured. A latent is stored as two halves in the format of K, its rotary part in 16 bit.
+// layers of kind kFull and kWindow). Under one format window layers stay in 16 bit: they are
+// bounded, and what they lose is not measured. A latent is stored as two halves in the format of K,
+// its rotary part in 16 bit.
 struct CacheFormat {
   std::string name = "f16";
   std::vector<HeadFormat> formats = {HeadFormat{}};
@@ -68,10 +69,10 @@ class CachePlan {
  private:
   CacheWindow window_;
   BlockBytes block_;  // full and latent layers
-  // Sliding-window layers: per window length, bytes of a 16-bit block.
+  // Sliding-window layers: per window length, bytes of a block, and of a token in plain 16 bit.
   struct Windowed {
     int window = 0;
-    size_t block_bytes = 0;
+    size_t block_bytes = 0, f16_token_bytes = 0;
   };
   std::vector<Windowed> windowed_;
   size_t states_ = 0;

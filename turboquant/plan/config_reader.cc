@@ -146,9 +146,7 @@ void ReadHeads(Reader& r, ModelFields* f) {
 // One window for all layers, or none.
 void ReadGlobalWindow(Reader& r, ModelFields* f) {
   f->window = r.IntOr("sliding_window", 0);
-  // A window as long as the context cuts nothing.
-  const bool cuts = f->window > 0 && (f->context_len == 0 || f->window < f->context_len);
-  AllLayers(cuts ? LayerKind::kWindow : LayerKind::kFull, f);
+  AllLayers(f->window > 0 ? LayerKind::kWindow : LayerKind::kFull, f);
 }
 
 void ReadLlama(Reader& r, ModelFields* f) {
@@ -397,6 +395,10 @@ Result<ModelSpec> ReadModelConfig(std::string_view text, const std::string& name
     ReadCommon(reader, &fields);
   }
   if (reader.status().ok()) family->read(reader, &fields);
+  // A window as long as the context cuts nothing.
+  if (fields.context_len > 0 && fields.window >= fields.context_len) {
+    std::replace(fields.kinds.begin(), fields.kinds.end(), LayerKind::kWindow, LayerKind::kFull);
+  }
   // Only the outer part of a composed configuration may say that embeddings are tied.
   if (nested && !reader.Has("tie_word_embeddings") && outer.Has("tie_word_embeddings")) {
     fields.tied_embeddings = outer.BoolOr("tie_word_embeddings", fields.tied_embeddings);

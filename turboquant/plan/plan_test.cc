@@ -199,8 +199,8 @@ TEST(Planner, RefusesByName) {
   CacheFormat wrong = Format("f16");
   wrong.formats.resize(7);
   EXPECT_EQ(Planner::Create(Example(), wrong, {}).status().message(),
-            "cache format 'f16' is for 7 KV heads; the model has 1024 in layers with full "
-            "attention");
+            "cache format 'f16' is for 7 KV heads; the model has 1024 in layers with keys "
+            "and values");
   EXPECT_EQ(ParseWeightFormat("q3").status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(ParseWeightFormat("4.25")->bits, 4.25);
 }
