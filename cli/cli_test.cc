@@ -303,7 +303,7 @@ TEST(Plan, WeightFormatsAreThoseOfTheFiles) {
       {"f32", WeightType::kF32},   {"bf16", WeightType::kBF16}, {"f16", WeightType::kF16},
       {"q8_0", WeightType::kQ8_0}, {"q4_0", WeightType::kQ4_0}, {"q4_1", WeightType::kQ4_1}};
   for (const auto& [name, type] : formats) {
-    EXPECT_EQ(ParseWeightFormat(name)->bits, 8.0 * WeightBlockBytes(type) / WeightBlockLen(type))
+    EXPECT_EQ(ParseWeightChoice(name)->bits, 8.0 * WeightBlockBytes(type) / WeightBlockLen(type))
         << name;
   }
 }

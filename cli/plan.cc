@@ -183,7 +183,7 @@ Result<int> RunPlan(const PlanFlags& flags) {
                         ParseNumbers("--context", flags.contexts, Planner::kMaxContext));
   }
   for (const std::string& name : SplitList(flags.weights, ',')) {
-    TQ_ASSIGN_OR_RETURN(const WeightFormat weights, ParseWeightFormat(name));
+    TQ_ASSIGN_OR_RETURN(const WeightChoice weights, ParseWeightChoice(name));
     grid.weights.push_back(weights);
   }
   constexpr int kMostWindow = 1 << 24;

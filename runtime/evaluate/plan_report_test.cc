@@ -17,7 +17,7 @@ TEST(PlanReport, IsSelfContainedAndEscaped) {
   SurveyGrid grid;
   grid.contexts = {4096};
   grid.batches = {1};
-  grid.weights = {*ParseWeightFormat("bf16")};
+  grid.weights = {*ParseWeightChoice("bf16")};
   grid.formats = {*CacheFormat::FromPreset("f16", {}), *CacheFormat::FromPreset("k4v4", {})};
   PlanOptions options;
   options.machine = *FindDevice("h100");

@@ -225,9 +225,9 @@ TEST(CachePlan, KindsOfLayers) {
   // Every device holds the whole latent.
   EXPECT_EQ(CachePlan::Create(spec, *k4, 8)->At(10000, 128).payload, plan->At(10000, 128).payload);
 
-  // A window keeps what the next token sees, and would see after a rollback of 64, in whole blocks of
-  // 16 bit: of 100,000 tokens the positions from 99,837 on, in blocks 1559 to 1562. A chunk of 128 up
-  // to 99,968 needs blocks 1557 to 1561.
+  // A window keeps what the next token sees, and would see after a rollback of 64, in whole blocks
+  // of 16 bit: of 100,000 tokens the positions from 99,837 on, in blocks 1559 to 1562. A chunk of
+  // 128 up to 99,968 needs blocks 1557 to 1561.
   LayerSpec window;
   window.kind = LayerKind::kWindow;
   window.num_kv_heads = 2;

@@ -61,19 +61,19 @@ int64_t RowsOf(const PlanOptions& o, int64_t context, int64_t batch) {
 
 }  // namespace
 
-Result<WeightFormat> ParseWeightFormat(std::string_view name) {
+Result<WeightChoice> ParseWeightChoice(std::string_view name) {
   std::string lower;
   for (const char c : name) lower += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  if (lower == "file") return WeightFormat{};
+  if (lower == "file") return WeightChoice{};
   std::string list = "file";
   for (const NamedWeights& w : kWeights) {
-    if (lower == w.name || lower == w.alias) return WeightFormat{w.name, w.bits};
+    if (lower == w.name || lower == w.alias) return WeightChoice{w.name, w.bits};
     list += std::string(", ") + w.name;
   }
   char* end = nullptr;
   const double bits = std::strtod(lower.c_str(), &end);
   if (!lower.empty() && end == lower.c_str() + lower.size() && bits >= 1 && bits <= 32) {
-    return WeightFormat{lower + " bits", bits};
+    return WeightChoice{lower + " bits", bits};
   }
   return InvalidArgument("weight format '", name, "' is not known; use ", list,
                          ", or bits per weight from 1 to 32");

@@ -18,15 +18,15 @@
 
 namespace tq {
 
-struct WeightFormat {
+struct WeightChoice {
   std::string name = "file";
   double bits = 0;  // a value of a matrix, scales included; 0 = as the file has it
 };
 // "file", "bf16", "f16", "f32", "fp8", "q8_0", "q4_0", "q4_1", "int8", "int4" or a number of bits.
-Result<WeightFormat> ParseWeightFormat(std::string_view name);
+Result<WeightChoice> ParseWeightChoice(std::string_view name);
 
 struct PlanOptions {
-  WeightFormat weights;
+  WeightChoice weights;
   Machine machine;
   int num_devices = 1;
   int chunk_len = 0;  // tokens of a prefill step; 0 = 128 on the host, 2048 on an accelerator

@@ -35,7 +35,7 @@ Planner MakePlanner(const ModelSpec& spec, const std::string& preset, const std:
   EXPECT_TRUE(machine.ok()) << machine.status().ToString();
   options.machine = *machine;
   options.num_devices = devices;
-  options.weights = *ParseWeightFormat(weights);
+  options.weights = *ParseWeightChoice(weights);
   Result<Planner> planner = Planner::Create(spec, Format(preset), options);
   EXPECT_TRUE(planner.ok()) << planner.status().ToString();
   return *planner;
@@ -201,8 +201,8 @@ TEST(Planner, RefusesByName) {
   EXPECT_EQ(Planner::Create(Example(), wrong, {}).status().message(),
             "cache format 'f16' is for 7 KV heads; the model has 1024 in layers with keys "
             "and values");
-  EXPECT_EQ(ParseWeightFormat("q3").status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(ParseWeightFormat("4.25")->bits, 4.25);
+  EXPECT_EQ(ParseWeightChoice("q3").status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(ParseWeightChoice("4.25")->bits, 4.25);
 }
 
 TEST(Devices, SizesAndNames) {
@@ -228,7 +228,7 @@ TEST(Survey, SaysWhatFitsAndWhy) {
   SurveyGrid grid;
   grid.contexts = {131072};
   grid.batches = {1};
-  grid.weights = {*ParseWeightFormat("bf16")};
+  grid.weights = {*ParseWeightChoice("bf16")};
   grid.formats = {Format("f16"), Format("k4v4"), Format("k3v2")};
   PlanOptions options;
   options.machine = *FindDevice("h100");
@@ -243,7 +243,7 @@ TEST(Survey, SaysWhatFitsAndWhy) {
   EXPECT_FALSE(survey->all_fit());
   EXPECT_EQ(survey->verdicts[0].text.rfind("does not fit: even k3v2 needs", 0), 0u)
       << survey->verdicts[0].text;
-  grid.weights = {*ParseWeightFormat("f32")};
+  grid.weights = {*ParseWeightChoice("f32")};
   survey = MakeSurvey(Example(), grid, options);
   EXPECT_EQ(survey->verdicts[0].text.rfind("does not fit: the weights alone take 29.80 GiB", 0), 0u)
       << survey->verdicts[0].text;

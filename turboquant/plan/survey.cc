@@ -124,7 +124,7 @@ Result<Survey> MakeSurvey(const ModelSpec& spec, const SurveyGrid& grid,
     std::vector<int64_t> max_context;   // by batch
   };
   std::vector<Made> made;  // [weights][formats]
-  for (const WeightFormat& weights : grid.weights) {
+  for (const WeightChoice& weights : grid.weights) {
     for (const CacheFormat& format : grid.formats) {
       PlanOptions one = options;
       one.weights = weights;

@@ -13,7 +13,7 @@ namespace tq {
 
 struct SurveyGrid {
   std::vector<int64_t> contexts, batches;
-  std::vector<WeightFormat> weights;
+  std::vector<WeightChoice> weights;
   std::vector<CacheFormat> formats;
 };
 
