@@ -3,7 +3,7 @@
 
 usage: bench/attention.py [--only times|counts] [--threads N] [--tq FILE]
 
-Times: waits up to ten minutes for a quiet machine. Counts: callgrind counts the instructions of one
+Times: waits up to two minutes for a quiet machine. Counts: callgrind counts the instructions of one
 call of each format at head_dim 64, three query heads per KV head and 8192 tokens; they do not
 depend on what else runs. Writes bench/results/attention.json; with --only the other part stays.
 """

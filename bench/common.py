@@ -46,7 +46,7 @@ def write(name, result):
     print(f"wrote {path.relative_to(ROOT)}")
 
 
-def wait_for_quiet(load=1.5, minutes=10):
+def wait_for_quiet(load=1.5, minutes=2):
     """Returns when little else runs; after `minutes` it says so and goes on."""
     end = time.monotonic() + 60 * minutes
     while os.getloadavg()[0] >= load:

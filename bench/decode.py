@@ -4,7 +4,7 @@
 usage: bench/decode.py [--runs N] [--threads N] [--depths 0,1k,...] [--formats f16,k8v4,...]
                        [--peer-seconds N] [--shape LAYERS,...] [--tq FILE] [--llama-bench FILE]
 
-Waits up to ten minutes for a quiet machine. A profile whose three KV heads are k4v4, k2v2 and k3v3
+Waits up to two minutes for a quiet machine. A profile whose three KV heads are k4v4, k2v2 and k3v3
 runs beside the formats: as many bytes as a uniform k3v3. Writes bench/results/decode.json, or
 decode_shape.json with --shape.
 """
