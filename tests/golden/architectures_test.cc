@@ -218,10 +218,39 @@ TEST_P(Architectures, ASavedCacheGoesOnAsItWould) {
   const Row whole = Logits(*model_, config, tokens_, tokens_.size()).back();
   EXPECT_TRUE(std::ranges::equal(whole, (*session)->last_logits()));
   EXPECT_TRUE(std::ranges::equal(whole, (*other)->last_logits()));
-  // Back to a shorter beginning: what cannot be taken back exactly is read again.
-  const auto kept = (*session)->StartFrom(std::span(tokens_).first(20));
+}
+
+// Back to a beginning that a window has left behind: a boundary if there is one, else from 0.
+TEST_P(Architectures, ABeginningThatAWindowHasLeftIsReadAgain) {
+  CacheConfig config = Config("k4v4");
+  const auto session = Session::Create(*model_, config, 256);
+  ASSERT_TRUE(session.ok());
+  const std::span<const int32_t> tokens(tokens_);
+  const std::vector<int>& windows = model_->arch().windows;
+  const int window = windows.empty() ? 0 : *std::max_element(windows.begin(), windows.end());
+  // After 150 tokens the first block is gone, unless the window still reaches into it.
+  const bool gone = window > 0 && 150 + 1 - window >= kPageLen;
+  ASSERT_TRUE((*session)->Prefill(tokens).ok());
+  auto kept = (*session)->StartFrom(tokens.first(80));
   ASSERT_TRUE(kept.ok()) << kept.status().ToString();
-  ASSERT_TRUE((*session)->Prefill(std::span(tokens_).subspan(static_cast<size_t>(*kept))).ok());
+  EXPECT_EQ(*kept, gone ? 0 : 79);
+
+  (*session)->KeepPrefixes(64 << 20);
+  kept = (*session)->StartFrom(tokens.first(1));
+  ASSERT_TRUE(kept.ok());
+  ASSERT_TRUE((*session)->Prefill(tokens.subspan(static_cast<size_t>(*kept), 70)).ok());
+  const int64_t boundary = (*session)->length();
+  ASSERT_TRUE((*session)->MarkBoundary().ok());
+  ASSERT_TRUE((*session)->Prefill(tokens.subspan(static_cast<size_t>(boundary))).ok());
+  const Row first((*session)->last_logits().begin(), (*session)->last_logits().end());
+  std::vector<int32_t> other(tokens_);
+  other[100] = 5;
+  kept = (*session)->StartFrom(other);
+  ASSERT_TRUE(kept.ok()) << kept.status().ToString();
+  EXPECT_EQ(*kept, window > 0 && !gone ? 100 : boundary);
+  ASSERT_TRUE((*session)->Prefill(std::span(other).subspan(static_cast<size_t>(*kept))).ok());
+  EXPECT_TRUE(
+      std::ranges::equal(Logits(*model_, config, other, 150).back(), (*session)->last_logits()));
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, Architectures, testing::ValuesIn(kNames), [](const auto& p) {
