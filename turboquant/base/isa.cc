@@ -12,6 +12,9 @@ namespace tq {
 namespace {
 
 std::atomic<bool> g_reference{false};
+std::atomic<bool> g_no_vnni{false};  // a set without it is forced
+
+constexpr char kVnniName[] = "avx3_vnni";
 
 std::string Lower(const char* name) {
   std::string s(name);
@@ -26,10 +29,24 @@ std::vector<int64_t> Targets() {
   return targets;
 }
 
+// The machine has AVX3 and VNNI.
+bool HasVnni() {
+#if HWY_ARCH_X86 && (HWY_TARGETS & HWY_AVX3)
+  static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512dq") &&
+                          __builtin_cpu_supports("avx512vl") &&
+                          __builtin_cpu_supports("avx512vnni");
+  return has;
+#else
+  return false;
+#endif
+}
+
 }  // namespace
 
 std::vector<std::string> AvailableIsas() {
   std::vector<std::string> names;
+  if (HasVnni()) names.push_back(kVnniName);
   for (const int64_t target : Targets()) names.push_back(Lower(hwy::TargetName(target)));
   names.push_back("ref");
   return names;
@@ -41,6 +58,8 @@ Status ForceIsa(const std::string& name) {
     g_reference = true;
     return OkStatus();
   }
+  if (name == kVnniName && HasVnni()) return OkStatus();  // what ResetIsa chose
+  g_no_vnni = true;
   for (const int64_t target : Targets()) {
     if (Lower(hwy::TargetName(target)) != name) continue;
     hwy::SetSupportedTargetsForTest(target);
@@ -49,12 +68,13 @@ Status ForceIsa(const std::string& name) {
   }
   std::string available;
   for (const std::string& isa : AvailableIsas()) available += (available.empty() ? "" : ", ") + isa;
-  return InvalidArgument("instruction set '", name, "' is not available here; available: ",
-                         available);
+  return InvalidArgument("instruction set '", name,
+                         "' is not available here; available: ", available);
 }
 
 void ResetIsa() {
   g_reference = false;
+  g_no_vnni = false;
   hwy::SetSupportedTargetsForTest(0);
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
@@ -65,10 +85,17 @@ Status ApplyIsaFromEnvironment() {
   return ForceIsa(isa).WithContext("TQ_ISA");
 }
 
-bool UseReferenceKernels() { return g_reference.load(std::memory_order_relaxed); }
+bool UseVnni() {
+  return !g_no_vnni.load(std::memory_order_relaxed) && !UseReferenceKernels() && HasVnni();
+}
+
+bool UseReferenceKernels() {
+  return g_reference.load(std::memory_order_relaxed);
+}
 
 std::string CurrentIsa() {
   if (UseReferenceKernels()) return "ref";
+  if (UseVnni()) return kVnniName;
   const std::vector<int64_t> targets = Targets();
   return targets.empty() ? "ref" : Lower(hwy::TargetName(targets.front()));
 }

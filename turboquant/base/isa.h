@@ -8,8 +8,8 @@
 
 namespace tq {
 
-// Applies the environment variable TQ_ISA (ref, sse4, avx2, avx3, neon...), once per process:
-// call it before the first kernel. kInvalidArgument names what this machine has.
+// Applies the environment variable TQ_ISA (ref, sse4, avx2, avx3, avx3_vnni, neon...), once per
+// process: call it before the first kernel. kInvalidArgument names what this machine has.
 Status ApplyIsaFromEnvironment();
 
 // "ref" selects the plain-loop reference of every kernel; anything else limits Highway to it.
@@ -19,6 +19,9 @@ void ResetIsa();
 
 // True while the plain-loop reference is forced.
 bool UseReferenceKernels();
+// True while kernels may use AVX-512's dot products of 8- and 16-bit numbers beside Highway's AVX3:
+// the set "avx3_vnni".
+bool UseVnni();
 // Name of the set in use, lower case: "ref", "avx2"...
 std::string CurrentIsa();
 // All that run here, best first, "ref" last.

@@ -7,12 +7,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
-#include "turboquant/base/aligned.h"
 #include "turboquant/base/status.h"
 #include "turboquant/base/thread_pool.h"
+#include "turboquant/linear/weight_memory.h"
 
 namespace tq {
 
@@ -102,9 +103,11 @@ class PackedMatrix {
   // `rows` is [out_dim] rows of in_dim values in `type`. Row i of the matrix is row row_order[i] of
   // `rows`; an empty row_order keeps the order. kInvalidArgument for sizes that do not agree,
   // kDataLoss for scales or values that are not finite, kResourceExhausted without memory.
+  // `memory`: shared by the matrices of a model; nullptr: memory of its own.
   static Result<PackedMatrix> Pack(WeightType type, int64_t out_dim, int64_t in_dim,
                                    std::span<const std::byte> rows,
-                                   std::span<const int32_t> row_order, ThreadPool& pool);
+                                   std::span<const int32_t> row_order, ThreadPool& pool,
+                                   WeightMemory* memory = nullptr);
 
   WeightType type() const { return type_; }
   int64_t out_dim() const { return out_dim_; }
@@ -112,9 +115,9 @@ class PackedMatrix {
   int64_t num_panels() const { return (out_dim_ + kPanelRows - 1) / kPanelRows; }
   size_t panel_bytes() const { return panel_bytes_; }
   const std::byte* panel(int64_t p) const {
-    return data_.data() + static_cast<size_t>(p) * panel_bytes_;
+    return data_.get() + static_cast<size_t>(p) * panel_bytes_;
   }
-  size_t bytes() const { return data_.size(); }
+  size_t bytes() const { return panel_bytes_ * static_cast<size_t>(num_panels()); }
 
   // Row `row` as in_dim floats: embedding lookup.
   void DecodeRow(int64_t row, float* out) const;
@@ -123,7 +126,7 @@ class PackedMatrix {
   WeightType type_ = WeightType::kF32;
   int64_t out_dim_ = 0, in_dim_ = 0;
   size_t panel_bytes_ = 0;
-  AlignedBuffer<std::byte> data_;
+  std::shared_ptr<const std::byte> data_;
 };
 
 // Bytes of parts of a packed block of 16 rows.
