@@ -167,78 +167,75 @@ HWY_INLINE void StoreLanes(VF values, int lane, int lanes, float* HWY_RESTRICT y
   }
 }
 
-// Registers of weight rows that are multiplied together with one row of activations: so many
-// chains of additions are under way. With 16 lanes they come from two panels.
-constexpr int kRowVecs = 2;
-constexpr int kRowPanels = kVecs < kRowVecs ? kRowVecs / kVecs : 1;
-
-// sums[i] += codes of part i times activations, for pairs kFirst, kFirst + 1, ...
-template <int kFirst, class P, size_t kN, int... kI>
-HWY_INLINE void AddPairs(std::integer_sequence<int, kI...>, const P (&parts)[kN],
-                         const int (&lanes)[kN], const int16_t* HWY_RESTRICT a, VI32 (&sums)[kN]) {
+// sums[i] += codes of part i times activations, for pairs kFirst, kFirst + 1, ... Odd pairs add up
+// apart, so that one addition need not wait for the last.
+template <int kFirst, class P, int... kI>
+HWY_INLINE void AddPairs(std::integer_sequence<int, kI...>, const P (&parts)[kVecs], int first_lane,
+                         const int16_t* HWY_RESTRICT a, VI32 (&sums)[kVecs]) {
+  VI32 odd[kVecs];
+#pragma GCC unroll 2
+  for (int v = 0; v < kVecs; ++v) odd[v] = hn::Zero(DI32());
   const auto add = [&](const auto pair) HWY_ATTR {
     constexpr int kPair = decltype(pair)::value;
     const VI16 two = BroadcastPair(a + 2 * kPair);
 #pragma GCC unroll 2
-    for (size_t i = 0; i < kN; ++i) {
-      sums[i] = AddDots(parts[i].template Codes<kPair>(lanes[i]), two, sums[i]);
+    for (int v = 0; v < kVecs; ++v) {
+      const VI16 codes = parts[v].template Codes<kPair>(first_lane + v * kLanes);
+      VI32& sum = kPair % 2 == 0 ? sums[v] : odd[v];
+      sum = AddDots(codes, two, sum);
     }
   };
   (add(std::integral_constant<int, kFirst + kI>()), ...);
+#pragma GCC unroll 2
+  for (int v = 0; v < kVecs; ++v) sums[v] = hn::Add(sums[v], odd[v]);
 }
 
-// One row of activations times kPanels panels from p on.
-template <WeightType kType, int kPanels>
-void BlockRow(const PackedMatrix& w, int64_t p, const QuantizedRows& q, int row,
+// One row of activations times a panel. (Two panels at once would be two short streams of memory
+// for one long: slower.)
+template <WeightType kType>
+void BlockRow(const uint8_t* HWY_RESTRICT panel, const QuantizedRows& q, int row, int rows_of_panel,
               float* HWY_RESTRICT y) {
   using P = Part<kType>;
-  constexpr int kN = kPanels * kVecs;
   using Pairs = std::make_integer_sequence<int, P::kGroupPairs>;
   const int64_t first = row * q.num_blocks;
   for (int first_lane = 0; first_lane < kPanelRows; first_lane += kVecs * kLanes) {
     const int16_t* HWY_RESTRICT a = q.codes.data() + first * kBlockLen;
     const float* HWY_RESTRICT scales = q.scales.data() + first;
     const int32_t* HWY_RESTRICT a_sums = q.sums.data() + 2 * first;
-    const uint8_t* panels[kN];
-    int lanes[kN];
-    VF acc[kN];
-    for (int i = 0; i < kN; ++i) {
-      panels[i] = reinterpret_cast<const uint8_t*>(w.panel(p + i / kVecs));
-      lanes[i] = first_lane + i % kVecs * kLanes;
-      acc[i] = hn::Zero(DF());
-    }
+    VF acc[kVecs];
+    for (int v = 0; v < kVecs; ++v) acc[v] = hn::Zero(DF());
     for (int64_t b = 0; b < q.num_blocks; ++b, a += kBlockLen, a_sums += 2) {
-      P parts[kN];
+      P parts[kVecs];
 #pragma GCC unroll 2
-      for (int i = 0; i < kN; ++i) parts[i] = P(panels[i], b, lanes[i]);
+      for (int v = 0; v < kVecs; ++v) parts[v] = P(panel, b, first_lane + v * kLanes);
 #pragma GCC unroll 2
       for (int g = 0; g < P::kGroups; ++g) {
         const int32_t a_sum = P::kGroups == 1 ? a_sums[0] + a_sums[1] : a_sums[g];
-        VI32 sums[kN];
+        VI32 sums[kVecs];
 #pragma GCC unroll 2
-        for (int i = 0; i < kN; ++i) sums[i] = hn::Set(DI32(), -P::kOffset * a_sum);
+        for (int v = 0; v < kVecs; ++v) sums[v] = hn::Set(DI32(), -P::kOffset * a_sum);
         if (g == 0) {
-          AddPairs<0>(Pairs(), parts, lanes, a, sums);
+          AddPairs<0>(Pairs(), parts, first_lane, a, sums);
         } else {
-          AddPairs<kPairs - P::kGroupPairs>(Pairs(), parts, lanes, a, sums);
+          AddPairs<kPairs - P::kGroupPairs>(Pairs(), parts, first_lane, a, sums);
         }
         const VF a_scale = hn::Set(DF(), scales[b]);
 #pragma GCC unroll 2
-        for (int i = 0; i < kN; ++i) {
-          const VF scale = hn::Mul(parts[i].Scale(g, lanes[i]), a_scale);
-          acc[i] = hn::Add(acc[i], hn::Mul(scale, hn::ConvertTo(DF(), sums[i])));
+        for (int v = 0; v < kVecs; ++v) {
+          const int lane = first_lane + v * kLanes;
+          const VF scale = hn::Mul(parts[v].Scale(g, lane), a_scale);
+          acc[v] = hn::Add(acc[v], hn::Mul(scale, hn::ConvertTo(DF(), sums[v])));
           if constexpr (P::kHasMin) {
             const float a_scaled =
                 P::kGroups == 1 ? q.scaled_sums[first + b] : scales[b] * static_cast<float>(a_sum);
-            const VF minimum = parts[i].Minimum(g, lanes[i]);
-            acc[i] = hn::Add(acc[i], hn::Mul(minimum, hn::Set(DF(), a_scaled)));
+            const VF minimum = parts[v].Minimum(g, lane);
+            acc[v] = hn::Add(acc[v], hn::Mul(minimum, hn::Set(DF(), a_scaled)));
           }
         }
       }
     }
-    for (int i = 0; i < kN; ++i) {
-      const int64_t out = (p + i / kVecs) * kPanelRows;
-      StoreLanes(acc[i], lanes[i], RowsOfPanel(w, p + i / kVecs), y + out);
+    for (int v = 0; v < kVecs; ++v) {
+      StoreLanes(acc[v], first_lane + v * kLanes, rows_of_panel, y);
     }
   }
 }
@@ -374,29 +371,19 @@ HWY_INLINE VF LoadWeights(const uint8_t* panel, int64_t k, int lane) {
   }
 }
 
-// One row of activations times kPanels panels from p on.
-template <WeightType kType, int kPanels>
-void FloatRow(const PackedMatrix& w, int64_t p, const float* HWY_RESTRICT x,
-              float* HWY_RESTRICT y) {
-  constexpr int kN = kPanels * kPanelVecs;
-  const uint8_t* panels[kN];
-  VF acc[kN];
-  for (int i = 0; i < kN; ++i) {
-    panels[i] = reinterpret_cast<const uint8_t*>(w.panel(p + i / kPanelVecs));
-    acc[i] = hn::Zero(DF());
-  }
-  for (int64_t k = 0; k < w.in_dim(); ++k) {
+template <WeightType kType>
+void FloatRow(const uint8_t* HWY_RESTRICT panel, const float* HWY_RESTRICT x, int64_t in_dim,
+              int rows_of_panel, float* HWY_RESTRICT y) {
+  VF acc[kPanelVecs];
+  for (int v = 0; v < kPanelVecs; ++v) acc[v] = hn::Zero(DF());
+  for (int64_t k = 0; k < in_dim; ++k) {
     const VF input = hn::Set(DF(), x[k]);
 #pragma GCC unroll 4
-    for (int i = 0; i < kN; ++i) {
-      const VF weights = LoadWeights<kType>(panels[i], k, i % kPanelVecs * kLanes);
-      acc[i] = hn::Add(acc[i], hn::Mul(weights, input));
+    for (int v = 0; v < kPanelVecs; ++v) {
+      acc[v] = hn::Add(acc[v], hn::Mul(LoadWeights<kType>(panel, k, v * kLanes), input));
     }
   }
-  for (int i = 0; i < kN; ++i) {
-    const int64_t panel = p + i / kPanelVecs;
-    StoreLanes(acc[i], i % kPanelVecs * kLanes, RowsOfPanel(w, panel), y + panel * kPanelRows);
-  }
+  for (int v = 0; v < kPanelVecs; ++v) StoreLanes(acc[v], v * kLanes, rows_of_panel, y);
 }
 
 // y [kRows][16] += the tile's inputs times x [kRows][stride].
@@ -449,24 +436,21 @@ int64_t TileInputs(int64_t inputs, int64_t most) {
   return (inputs + parts - 1) / parts;
 }
 
-// One row of activations times kPanels panels from p on.
-template <WeightType kType, int kPanels>
-void PanelsTimesRow(const PanelRange& range, int64_t p, int row) {
-  const PackedMatrix& w = *range.weight;
-  float* const y = range.y + row * range.y_stride;
-  if constexpr (IsBlockType(kType)) {
-    BlockRow<kType, kPanels>(w, p, *range.quantized, row, y);
-  } else {
-    FloatRow<kType, kPanels>(w, p, range.x + row * w.in_dim(), y);
-  }
-}
-
 // Rows first .. end - 1 of the activations times panel p.
 template <WeightType kType>
 void PanelTimesRows(const PanelRange& range, int64_t p, int first, int end) {
   const PackedMatrix& w = *range.weight;
   const auto* panel = reinterpret_cast<const uint8_t*>(w.panel(p));
-  const int rows = end - first;
+  const int rows = end - first, rows_of_panel = RowsOfPanel(w, p);
+  float* const y = range.y + first * range.y_stride + p * kPanelRows;
+  if (rows == 1) {
+    if constexpr (IsBlockType(kType)) {
+      BlockRow<kType>(panel, *range.quantized, first, rows_of_panel, y);
+    } else {
+      FloatRow<kType>(panel, range.x + first * w.in_dim(), w.in_dim(), rows_of_panel, y);
+    }
+    return;
+  }
   WeightTile& tile = *range.tile;
   std::fill_n(tile.sums, rows * kPanelRows, 0.0f);
   if constexpr (IsBlockType(kType)) {
@@ -498,9 +482,8 @@ void PanelTimesRows(const PanelRange& range, int64_t p, int first, int end) {
       });
     }
   }
-  float* const y = range.y + first * range.y_stride + p * kPanelRows;
   for (int r = 0; r < rows; ++r) {
-    std::copy_n(tile.sums + r * kPanelRows, RowsOfPanel(w, p), y + r * range.y_stride);
+    std::copy_n(tile.sums + r * kPanelRows, rows_of_panel, y + r * range.y_stride);
   }
 }
 
@@ -513,14 +496,6 @@ void MultiplyType(const PanelRange& range) {
       kRunBytes / row_bytes / kTileRows * kTileRows, 2 * kTileRows, WeightTile::kRows));
   for (int first = range.first_row; first < range.end_row; first += run) {
     const int end = std::min(range.end_row, first + run);
-    if (end - first == 1) {
-      int64_t p = range.first_panel;
-      for (; p + kRowPanels <= range.end_panel; p += kRowPanels) {
-        PanelsTimesRow<kType, kRowPanels>(range, p, first);
-      }
-      for (; p < range.end_panel; ++p) PanelsTimesRow<kType, 1>(range, p, first);
-      continue;
-    }
     for (int64_t p = range.first_panel; p < range.end_panel; ++p) {
       PanelTimesRows<kType>(range, p, first, end);
     }
