@@ -63,13 +63,13 @@ HWY_INLINE VI32 AddDots(VI16 a, VI16 b, VI32 acc) {
 // Where the parts of 32 inputs lie, for the lanes of a panel from `lane` on.
 template <WeightType kType>
 struct Part {
-  static constexpr WeightFormat kFormat = FormatOf(kType);
-  static constexpr int kGroups = kBlockLen / kFormat.group_len;
-  static constexpr int kParts = kFormat.block_len / kBlockLen;
-  static constexpr int kGroupPairs = kFormat.group_len / 2;
-  static constexpr int kOffset = kFormat.offset;
-  static constexpr bool kHasMin = kFormat.has_min;
-  static constexpr bool kBothInOneByte = kFormat.has_min && kFormat.scale_bytes == 1;
+  static constexpr WeightLayout kLayout = LayoutOf(kType);
+  static constexpr int kGroups = kBlockLen / kLayout.group_len;
+  static constexpr int kParts = kLayout.block_len / kBlockLen;
+  static constexpr int kGroupPairs = kLayout.group_len / 2;
+  static constexpr int kOffset = kLayout.offset;
+  static constexpr bool kHasMin = kLayout.has_min;
+  static constexpr bool kBothInOneByte = kLayout.has_min && kLayout.scale_bytes == 1;
 
   const uint8_t* part;
   VF d, m;  // of the block
@@ -78,15 +78,15 @@ struct Part {
   // Part `index` of a panel.
   HWY_INLINE Part(const uint8_t* panel, int64_t index, int lane) {
     const uint8_t* block = panel + index / kParts * PackedBlockBytes(kType);
-    part = block + PackedHeaderBytes(kFormat) + index % kParts * PackedPartBytes(kFormat);
+    part = block + PackedHeaderBytes(kLayout) + index % kParts * PackedPartBytes(kLayout);
     d = LoadF16(block + 2 * lane);
     m = d;
-    if constexpr (kFormat.has_min) m = LoadF16(block + 2 * (kPanelRows + lane));
+    if constexpr (kLayout.has_min) m = LoadF16(block + 2 * (kPanelRows + lane));
   }
 
   HWY_INLINE VF Scale(int group, int lane) const {
     const uint8_t* p = part + group * kPanelRows + lane;
-    if constexpr (kFormat.scale_bytes == 0) {
+    if constexpr (kLayout.scale_bytes == 0) {
       return d;
     } else if constexpr (kBothInOneByte) {
       const hn::Rebind<uint8_t, DI32> d8;
@@ -99,7 +99,7 @@ struct Part {
 
   HWY_INLINE VF Minimum(int group, int lane) const {
     const uint8_t* p = part + group * kPanelRows + lane;
-    if constexpr (kFormat.scale_bytes == 0) {
+    if constexpr (kLayout.scale_bytes == 0) {
       return m;
     } else if constexpr (kBothInOneByte) {
       const hn::Rebind<uint8_t, DI32> d8;
@@ -133,11 +133,11 @@ struct Part {
   // Codes of inputs 2 kPair and 2 kPair + 1, offset not taken off.
   template <int kPair>
   HWY_INLINE VI16 Codes(int lane) const {
-    const uint8_t* low = part + PackedScaleBytes(kFormat);
-    VU16 codes = Field<kFormat.low_bits, kPair, 0>(low, lane);
-    if constexpr (kFormat.high_bits > 0) {
-      const uint8_t* high = low + PackedCodeBytes(kFormat.low_bits);
-      codes = hn::Or(codes, Field<kFormat.high_bits, kPair, kFormat.low_bits>(high, lane));
+    const uint8_t* low = part + PackedScaleBytes(kLayout);
+    VU16 codes = Field<kLayout.low_bits, kPair, 0>(low, lane);
+    if constexpr (kLayout.high_bits > 0) {
+      const uint8_t* high = low + PackedCodeBytes(kLayout.low_bits);
+      codes = hn::Or(codes, Field<kLayout.high_bits, kPair, kLayout.low_bits>(high, lane));
     }
     return hn::BitCast(DI16(), codes);
   }

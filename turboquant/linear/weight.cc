@@ -79,7 +79,7 @@ void PackPlane(int bits, const uint8_t* codes, int shift, int lane, std::byte* t
   }
 }
 
-void PackScales(const WeightFormat& f, const FileBlock& block, int part, int lane, std::byte* to) {
+void PackScales(const WeightLayout& f, const FileBlock& block, int part, int lane, std::byte* to) {
   const int groups = kBlockLen / f.group_len;
   for (int g = 0; g < groups; ++g) {
     const auto scale = static_cast<std::byte>(block.scales[part * groups + g]);
@@ -92,7 +92,7 @@ void PackScales(const WeightFormat& f, const FileBlock& block, int part, int lan
 
 bool PackBlockRow(WeightType type, const std::byte* row, int64_t in_dim, int lane,
                   std::byte* panel) {
-  const WeightFormat& f = FormatOf(type);
+  const WeightLayout& f = LayoutOf(type);
   bool finite = true;
   FileBlock block;
   for (int64_t b = 0; b < in_dim / f.block_len; ++b, row += f.block_bytes) {
@@ -132,15 +132,15 @@ float HalfAt(const std::byte* p, int i) {
 
 std::string WeightTypeNames() {
   std::string names;
-  for (const WeightFormat& f : kWeightFormats) {
+  for (const WeightLayout& f : kWeightLayouts) {
     names += (names.empty() ? "" : ", ") + std::string(f.name);
   }
   return names;
 }
 
 Result<WeightType> WeightTypeOf(const std::string& name) {
-  for (size_t i = 0; i < std::size(kWeightFormats); ++i) {
-    if (name == kWeightFormats[i].name) return static_cast<WeightType>(i);
+  for (size_t i = 0; i < std::size(kWeightLayouts); ++i) {
+    if (name == kWeightLayouts[i].name) return static_cast<WeightType>(i);
   }
   return Unsupported("weights of type ", name,
                      " are not supported; supported: ", WeightTypeNames());
@@ -148,33 +148,33 @@ Result<WeightType> WeightTypeOf(const std::string& name) {
 
 float PackedPart::scale(int group) const {
   const float d = HalfAt(block, lane);
-  if (format.scale_bytes == 0) return d;
-  const std::byte* at = block + PackedHeaderBytes(format) + part * PackedPartBytes(format) +
+  if (layout.scale_bytes == 0) return d;
+  const std::byte* at = block + PackedHeaderBytes(layout) + part * PackedPartBytes(layout) +
                         group * kPanelRows + lane;
-  const bool both = format.has_min && format.scale_bytes == 1;
+  const bool both = layout.has_min && layout.scale_bytes == 1;
   const int n = both ? std::to_integer<int>(*at & std::byte{15}) : static_cast<int8_t>(*at);
   return d * static_cast<float>(n);
 }
 
 float PackedPart::minimum(int group) const {
   const float m = HalfAt(block, kPanelRows + lane);
-  if (format.scale_bytes == 0) return m;
-  const int groups = kBlockLen / format.group_len;
-  const std::byte* at = block + PackedHeaderBytes(format) + part * PackedPartBytes(format) + lane;
-  const int n = format.scale_bytes == 1 ? std::to_integer<int>(at[group * kPanelRows] >> 4)
+  if (layout.scale_bytes == 0) return m;
+  const int groups = kBlockLen / layout.group_len;
+  const std::byte* at = block + PackedHeaderBytes(layout) + part * PackedPartBytes(layout) + lane;
+  const int n = layout.scale_bytes == 1 ? std::to_integer<int>(at[group * kPanelRows] >> 4)
                                         : std::to_integer<int>(at[(groups + group) * kPanelRows]);
   return -(m * static_cast<float>(n));
 }
 
 int PackedPart::code(int k) const {
   const std::byte* low =
-      block + PackedHeaderBytes(format) + part * PackedPartBytes(format) + PackedScaleBytes(format);
-  int code = PlaneCode(format.low_bits, low, k, lane);
-  if (format.high_bits > 0) {
-    code |= PlaneCode(format.high_bits, low + PackedCodeBytes(format.low_bits), k, lane)
-            << format.low_bits;
+      block + PackedHeaderBytes(layout) + part * PackedPartBytes(layout) + PackedScaleBytes(layout);
+  int code = PlaneCode(layout.low_bits, low, k, lane);
+  if (layout.high_bits > 0) {
+    code |= PlaneCode(layout.high_bits, low + PackedCodeBytes(layout.low_bits), k, lane)
+            << layout.low_bits;
   }
-  return code - format.offset;
+  return code - layout.offset;
 }
 
 Result<PackedMatrix> PackedMatrix::Pack(WeightType type, int64_t out_dim, int64_t in_dim,
@@ -245,7 +245,7 @@ void PackedMatrix::DecodeRow(int64_t row, float* out) const {
     }
     return;
   }
-  const WeightFormat& f = FormatOf(type_);
+  const WeightLayout& f = LayoutOf(type_);
   for (int64_t b = 0; b < in_dim_ / kBlockLen; ++b, out += kBlockLen) {
     const int parts = f.block_len / kBlockLen;
     const PackedPart part = {f, p + b / parts * PackedBlockBytes(type_),
