@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <filesystem>
 
@@ -299,12 +301,13 @@ TEST(SpecFromGguf, ErrorsNameTheKey) {
 }
 
 TEST(Plan, WeightFormatsAreThoseOfTheFiles) {
-  const std::pair<const char*, WeightType> formats[] = {
-      {"f32", WeightType::kF32},   {"bf16", WeightType::kBF16}, {"f16", WeightType::kF16},
-      {"q8_0", WeightType::kQ8_0}, {"q4_0", WeightType::kQ4_0}, {"q4_1", WeightType::kQ4_1}};
-  for (const auto& [name, type] : formats) {
-    EXPECT_EQ(ParseWeightChoice(name)->bits, 8.0 * WeightBlockBytes(type) / WeightBlockLen(type))
-        << name;
+  for (const WeightLayout& layout : kWeightLayouts) {
+    std::string name = layout.name;
+    std::transform(name.begin(), name.end(), name.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    const auto format = ParseWeightChoice(name);
+    ASSERT_TRUE(format.ok()) << format.status().ToString();
+    EXPECT_EQ(format->bits, 8.0 * layout.block_bytes / layout.block_len) << name;
   }
 }
 

@@ -8,5 +8,6 @@ namespace tq::cli {
 Command AddBenchBandwidth(CLI::App& app);
 Command AddBenchAttention(CLI::App& app);
 Command AddBenchDecode(CLI::App& app);
+Command AddBenchPrefill(CLI::App& app);
 
 }  // namespace tq::cli

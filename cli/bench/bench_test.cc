@@ -88,6 +88,17 @@ TEST(ParseLlamaBench, TakesTheResultThatGenerates) {
   EXPECT_EQ(speed->build, "0c1e57098 (42)");
 }
 
+TEST(ParseLlamaBench, TakesTheResultThatReads) {
+  const auto speed = ParseLlamaBench(R"([
+    {"n_prompt": 0, "n_gen": 32, "avg_ts": 12.5},
+    {"n_prompt": 512, "n_gen": 0, "avg_ts": 200.5}])",
+                                     true);
+  ASSERT_TRUE(speed.ok()) << speed.status().ToString();
+  EXPECT_EQ(speed->tokens_per_second, 200.5);
+  EXPECT_EQ(ParseLlamaBench("[]", true).status().message(),
+            "llama-bench: none of its 0 results reads a prompt ('n_prompt')");
+}
+
 TEST(ParseLlamaBench, RefusesWhatIsNoResult) {
   const auto message = [](const char* text) {
     const auto speed = ParseLlamaBench(text);

@@ -80,7 +80,7 @@ std::vector<std::string> LlamaBenchCommand(const PeerSettings& s) {
           "-ctv",
           s.cache_type,
           "-p",
-          "0",
+          std::to_string(s.prompt_tokens),
           "-n",
           std::to_string(s.tokens),
           "-d",
@@ -140,14 +140,15 @@ Result<ProgramOutput> RunProgram(const std::vector<std::string>& words, double m
   return result;
 }
 
-Result<PeerSpeed> ParseLlamaBench(std::string_view text) {
+Result<PeerSpeed> ParseLlamaBench(std::string_view text, bool prompt) {
+  const char* const key = prompt ? "n_prompt" : "n_gen";
   const nlohmann::json j = nlohmann::json::parse(text, nullptr, false);
   if (!j.is_array()) {
     return DataLoss("llama-bench: ", text.size(), " bytes of output are no JSON array");
   }
   for (const nlohmann::json& row : j) {
-    if (!row.is_object() || !row.contains("n_gen") || !row["n_gen"].is_number_integer()) continue;
-    if (row["n_gen"].get<int64_t>() <= 0) continue;
+    if (!row.is_object() || !row.contains(key) || !row[key].is_number_integer()) continue;
+    if (row[key].get<int64_t>() <= 0) continue;
     if (!row.contains("avg_ts") || !row["avg_ts"].is_number() || !(row["avg_ts"] > 0)) {
       return DataLoss("llama-bench: a result without tokens per second ('avg_ts')");
     }
@@ -167,7 +168,8 @@ Result<PeerSpeed> ParseLlamaBench(std::string_view text) {
     }
     return speed;
   }
-  return DataLoss("llama-bench: none of its ", j.size(), " results generates tokens ('n_gen')");
+  return DataLoss("llama-bench: none of its ", j.size(), " results ",
+                  prompt ? "reads a prompt" : "generates tokens", " ('", key, "')");
 }
 
 Result<PeerSpeed> RunLlamaBench(const PeerSettings& settings) {
@@ -180,7 +182,7 @@ Result<PeerSpeed> RunLlamaBench(const PeerSettings& settings) {
     return FailedPrecondition("llama-bench ended with ", output.exit_code, ": ",
                               LastLine(output.err));
   }
-  return ParseLlamaBench(output.out);
+  return ParseLlamaBench(output.out, settings.tokens == 0);
 }
 
 }  // namespace tq::cli

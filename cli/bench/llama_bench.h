@@ -11,8 +11,8 @@ namespace tq::cli {
 
 struct PeerSettings {
   std::string program, model, cache_type;
-  int threads = 0, tokens = 0, runs = 1;
-  int64_t depth = 0;
+  int threads = 0, tokens = 0, runs = 1;  // tokens to generate; 0: to read prompt_tokens
+  int64_t depth = 0, prompt_tokens = 0;
   double most_seconds = 0;
 };
 
@@ -32,8 +32,9 @@ std::vector<std::string> LlamaBenchCommand(const PeerSettings& settings);
 // kUnavailable "took more than ..." when time ran out: the program was ended.
 Result<PeerSpeed> RunLlamaBench(const PeerSettings& settings);
 
-// Its -o json: the result that generates tokens. kDataLoss says what is not as expected.
-Result<PeerSpeed> ParseLlamaBench(std::string_view json);
+// Its -o json: the result that generates tokens, or the one that reads a prompt. kDataLoss says
+// what is not as expected.
+Result<PeerSpeed> ParseLlamaBench(std::string_view json, bool prompt = false);
 
 // A program and its words, without a shell, ended after a time.
 struct ProgramOutput {

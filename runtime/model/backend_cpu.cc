@@ -21,8 +21,8 @@ class CpuBackend : public Backend {
   Result<MatrixId> AddMatrix(WeightType type, int64_t out_dim, int64_t in_dim,
                              std::span<const std::byte> rows,
                              std::span<const int32_t> row_order) override {
-    TQ_ASSIGN_OR_RETURN(PackedMatrix m,
-                        PackedMatrix::Pack(type, out_dim, in_dim, rows, row_order, pool_));
+    TQ_ASSIGN_OR_RETURN(PackedMatrix m, PackedMatrix::Pack(type, out_dim, in_dim, rows, row_order,
+                                                           pool_, &memory_));
     weight_bytes_ += m.bytes();
     matrices_.push_back(std::move(m));
     return static_cast<MatrixId>(matrices_.size() - 1);
@@ -230,6 +230,7 @@ class CpuBackend : public Backend {
   }
 
   ThreadPool& pool_;
+  WeightMemory memory_;
   std::vector<PackedMatrix> matrices_;
   std::vector<std::vector<float>> vectors_;
   size_t weight_bytes_ = 0;

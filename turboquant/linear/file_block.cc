@@ -151,7 +151,7 @@ float ReadFloat(WeightType type, const std::byte* p) {
 }
 
 void DequantizeFileRow(WeightType type, const std::byte* bytes, std::span<float> out) {
-  const WeightFormat& f = FormatOf(type);
+  const WeightLayout& f = LayoutOf(type);
   TQ_CHECK(out.size() % static_cast<size_t>(f.block_len) == 0);
   if (!IsBlockType(type)) {
     for (size_t i = 0; i < out.size(); ++i) {

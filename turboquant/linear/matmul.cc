@@ -34,7 +34,9 @@ void Multiply(std::span<const Product> products, const float* x, int rows, Matmu
 
   scratch.tiles.Reserve(static_cast<size_t>(pool.num_threads()));
 
-  const auto multiply = UseReferenceKernels() ? MultiplyPanelsRef : MultiplyPanelsSimd;
+  const auto multiply = UseReferenceKernels() ? MultiplyPanelsRef
+                        : UseVnni()           ? MultiplyPanelsVnni
+                                              : MultiplyPanelsSimd;
   const int64_t worth = static_cast<int64_t>(bytes * static_cast<size_t>(rows) / kMinTaskBytes);
   const int64_t wanted = std::min<int64_t>(pool.num_threads() * kTasksPerThread, worth);
   const int64_t panel_parts = std::clamp<int64_t>(wanted, 1, panels);

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <span>
 
+#include "turboquant/base/aligned.h"
 #include "turboquant/base/thread_pool.h"
 #include "turboquant/linear/activations.h"
 #include "turboquant/linear/weight.h"

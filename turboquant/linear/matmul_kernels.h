@@ -22,5 +22,6 @@ struct PanelRange {
 
 void MultiplyPanelsRef(const PanelRange& range);
 void MultiplyPanelsSimd(const PanelRange& range);
+void MultiplyPanelsVnni(const PanelRange& range);  // where UseVnni()
 
 }  // namespace tq

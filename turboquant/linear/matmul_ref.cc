@@ -19,7 +19,7 @@ float FloatDot(const PackedMatrix& w, const std::byte* panel, int lane, const fl
 
 float BlockDot(const PackedMatrix& w, const std::byte* panel, int lane, const QuantizedRows& q,
                int row) {
-  const WeightFormat& f = FormatOf(w.type());
+  const WeightLayout& f = LayoutOf(w.type());
   const int parts = f.block_len / kBlockLen, groups = kBlockLen / f.group_len;
   float y = 0;
   for (int64_t b = 0; b < q.num_blocks; ++b) {

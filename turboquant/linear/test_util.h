@@ -60,7 +60,7 @@ inline std::vector<std::byte> RandomRows(WeightType type, int64_t out_dim, int64
 
 inline std::vector<WeightType> AllWeightTypes() {
   std::vector<WeightType> types;
-  for (size_t i = 0; i < std::size(kWeightFormats); ++i)
+  for (size_t i = 0; i < std::size(kWeightLayouts); ++i)
     types.push_back(static_cast<WeightType>(i));
   return types;
 }

@@ -2,9 +2,8 @@
 #include "turboquant/linear/weight.h"
 
 #include <atomic>
-#include <cmath>
 #include <cstring>
-#include <new>
+#include <utility>
 
 #include "turboquant/base/numeric.h"
 #include "turboquant/linear/file_block.h"
@@ -12,46 +11,61 @@
 namespace tq {
 namespace {
 
-constexpr uint32_t kAllExponentBits16 = 0x7C00u, kAllExponentBitsBf16 = 0x7F80u;
-
 bool FiniteF16(f16_t h) {
-  return (h & kAllExponentBits16) != kAllExponentBits16;
+  return (h & 0x7C00u) != 0x7C00u;
 }
 
-bool FiniteFloat(WeightType type, const std::byte* p) {
-  if (type == WeightType::kF32) return std::isfinite(ReadFloat(type, p));
-  uint16_t h;
-  std::memcpy(&h, p, sizeof h);
-  return type == WeightType::kF16 ? FiniteF16(h)
-                                  : (h & kAllExponentBitsBf16) != kAllExponentBitsBf16;
-}
-
-// Each of the two puts row `lane` of a panel in its place; false when a value is not finite.
-bool PackFloatRow(WeightType type, const std::byte* row, int64_t in_dim, int lane,
-                  std::byte* panel) {
-  const size_t size = static_cast<size_t>(WeightBlockBytes(type));
+// Row `lane` of the floats of a panel; false when a value is not finite: it has all of these bits.
+template <typename T>
+bool PackFloats(const std::byte* row, int64_t in_dim, int lane, T exponent_bits, std::byte* panel) {
   bool finite = true;
   for (int64_t k = 0; k < in_dim; ++k) {
-    const std::byte* from = row + static_cast<size_t>(k) * size;
-    finite &= FiniteFloat(type, from);
-    std::memcpy(panel + (static_cast<size_t>(k) * kPanelRows + lane) * size, from, size);
+    T value;
+    std::memcpy(&value, row + k * int64_t{sizeof value}, sizeof value);
+    finite &= (value & exponent_bits) != exponent_bits;
+    std::memcpy(panel + (k * kPanelRows + lane) * int64_t{sizeof value}, &value, sizeof value);
   }
   return finite;
+}
+
+bool PackFloatRow(WeightType type, const std::byte* row, int64_t in_dim, int lane,
+                  std::byte* panel) {
+  switch (type) {
+    case WeightType::kF32: return PackFloats<uint32_t>(row, in_dim, lane, 0x7F800000u, panel);
+    case WeightType::kF16: return PackFloats<uint16_t>(row, in_dim, lane, 0x7C00u, panel);
+    default: return PackFloats<uint16_t>(row, in_dim, lane, 0x7F80u, panel);
+  }
+}
+
+// Fields of kBits bits, four of them from every second of eight codes, at bit `shift` of each.
+template <int kBits>
+uint32_t FourFields(uint64_t codes, int shift) {
+  constexpr uint64_t kEverySecond = 0x00FF00FF00FF00FFull;
+  constexpr uint64_t kMask = ((uint64_t{1} << kBits) - 1) * 0x0101010101010101ull & kEverySecond;
+  const uint64_t spread = codes >> shift & kMask;
+  const uint64_t joined =
+      spread | spread >> (16 - kBits) | spread >> 2 * (16 - kBits) | spread >> 3 * (16 - kBits);
+  return static_cast<uint32_t>(joined & ((1u << 4 * kBits) - 1));
 }
 
 // kBits bits of 32 codes, from bit `shift` on, into their chunks.
 template <int kBits>
 void PackCodes(const uint8_t* codes, int shift, int lane, std::byte* to) {
-  constexpr int kFields = 16 / kBits;
-  for (int chunk = 0; chunk < kBits; ++chunk) {
+  for (int chunk = 0; chunk < kBits; ++chunk, to += 4 * kPanelRows) {
     uint32_t word = 0;
-    for (int j = 0; j < kFields; ++j) {
-      for (int i = 0; i < 2; ++i) {
-        const uint32_t code = *codes++ >> shift & ((1u << kBits) - 1);
-        word |= code << (16 * i + kBits * j);
+    if constexpr (kBits == 8) {
+      word = codes[0] | codes[2] << 8 | codes[1] << 16 | uint32_t{codes[3]} << 24;
+      codes += 4;
+    } else {
+      for (int first = 0; first < 4 / kBits; ++first, codes += 8) {
+        uint64_t eight;
+        std::memcpy(&eight, codes, sizeof eight);
+        const uint32_t pair = FourFields<kBits>(eight, shift) | FourFields<kBits>(eight >> 8, shift)
+                                                                    << 16;
+        word |= pair << (first * 4 * kBits);
       }
     }
-    std::memcpy(to + (chunk * kPanelRows + lane) * 4, &word, sizeof word);
+    std::memcpy(to + 4 * lane, &word, sizeof word);
   }
 }
 
@@ -65,7 +79,7 @@ void PackPlane(int bits, const uint8_t* codes, int shift, int lane, std::byte* t
   }
 }
 
-void PackScales(const WeightFormat& f, const FileBlock& block, int part, int lane, std::byte* to) {
+void PackScales(const WeightLayout& f, const FileBlock& block, int part, int lane, std::byte* to) {
   const int groups = kBlockLen / f.group_len;
   for (int g = 0; g < groups; ++g) {
     const auto scale = static_cast<std::byte>(block.scales[part * groups + g]);
@@ -78,7 +92,7 @@ void PackScales(const WeightFormat& f, const FileBlock& block, int part, int lan
 
 bool PackBlockRow(WeightType type, const std::byte* row, int64_t in_dim, int lane,
                   std::byte* panel) {
-  const WeightFormat& f = FormatOf(type);
+  const WeightLayout& f = LayoutOf(type);
   bool finite = true;
   FileBlock block;
   for (int64_t b = 0; b < in_dim / f.block_len; ++b, row += f.block_bytes) {
@@ -118,15 +132,15 @@ float HalfAt(const std::byte* p, int i) {
 
 std::string WeightTypeNames() {
   std::string names;
-  for (const WeightFormat& f : kWeightFormats) {
+  for (const WeightLayout& f : kWeightLayouts) {
     names += (names.empty() ? "" : ", ") + std::string(f.name);
   }
   return names;
 }
 
 Result<WeightType> WeightTypeOf(const std::string& name) {
-  for (size_t i = 0; i < std::size(kWeightFormats); ++i) {
-    if (name == kWeightFormats[i].name) return static_cast<WeightType>(i);
+  for (size_t i = 0; i < std::size(kWeightLayouts); ++i) {
+    if (name == kWeightLayouts[i].name) return static_cast<WeightType>(i);
   }
   return Unsupported("weights of type ", name,
                      " are not supported; supported: ", WeightTypeNames());
@@ -134,38 +148,39 @@ Result<WeightType> WeightTypeOf(const std::string& name) {
 
 float PackedPart::scale(int group) const {
   const float d = HalfAt(block, lane);
-  if (format.scale_bytes == 0) return d;
-  const std::byte* at = block + PackedHeaderBytes(format) + part * PackedPartBytes(format) +
+  if (layout.scale_bytes == 0) return d;
+  const std::byte* at = block + PackedHeaderBytes(layout) + part * PackedPartBytes(layout) +
                         group * kPanelRows + lane;
-  const bool both = format.has_min && format.scale_bytes == 1;
+  const bool both = layout.has_min && layout.scale_bytes == 1;
   const int n = both ? std::to_integer<int>(*at & std::byte{15}) : static_cast<int8_t>(*at);
   return d * static_cast<float>(n);
 }
 
 float PackedPart::minimum(int group) const {
   const float m = HalfAt(block, kPanelRows + lane);
-  if (format.scale_bytes == 0) return m;
-  const int groups = kBlockLen / format.group_len;
-  const std::byte* at = block + PackedHeaderBytes(format) + part * PackedPartBytes(format) + lane;
-  const int n = format.scale_bytes == 1 ? std::to_integer<int>(at[group * kPanelRows] >> 4)
+  if (layout.scale_bytes == 0) return m;
+  const int groups = kBlockLen / layout.group_len;
+  const std::byte* at = block + PackedHeaderBytes(layout) + part * PackedPartBytes(layout) + lane;
+  const int n = layout.scale_bytes == 1 ? std::to_integer<int>(at[group * kPanelRows] >> 4)
                                         : std::to_integer<int>(at[(groups + group) * kPanelRows]);
   return -(m * static_cast<float>(n));
 }
 
 int PackedPart::code(int k) const {
   const std::byte* low =
-      block + PackedHeaderBytes(format) + part * PackedPartBytes(format) + PackedScaleBytes(format);
-  int code = PlaneCode(format.low_bits, low, k, lane);
-  if (format.high_bits > 0) {
-    code |= PlaneCode(format.high_bits, low + PackedCodeBytes(format.low_bits), k, lane)
-            << format.low_bits;
+      block + PackedHeaderBytes(layout) + part * PackedPartBytes(layout) + PackedScaleBytes(layout);
+  int code = PlaneCode(layout.low_bits, low, k, lane);
+  if (layout.high_bits > 0) {
+    code |= PlaneCode(layout.high_bits, low + PackedCodeBytes(layout.low_bits), k, lane)
+            << layout.low_bits;
   }
-  return code - format.offset;
+  return code - layout.offset;
 }
 
 Result<PackedMatrix> PackedMatrix::Pack(WeightType type, int64_t out_dim, int64_t in_dim,
                                         std::span<const std::byte> rows,
-                                        std::span<const int32_t> row_order, ThreadPool& pool) {
+                                        std::span<const int32_t> row_order, ThreadPool& pool,
+                                        WeightMemory* memory) {
   if (out_dim <= 0 || in_dim <= 0) {
     return InvalidArgument("matrix of ", out_dim, " x ", in_dim, ": both must be positive");
   }
@@ -188,21 +203,20 @@ Result<PackedMatrix> PackedMatrix::Pack(WeightType type, int64_t out_dim, int64_
     }
   }
 
+  WeightMemory own(0);
   PackedMatrix m;
   m.type_ = type;
   m.out_dim_ = out_dim;
   m.in_dim_ = in_dim;
   m.panel_bytes_ = static_cast<size_t>(blocks) * PackedBlockBytes(type);
-  const size_t bytes = m.panel_bytes_ * static_cast<size_t>(m.num_panels());
-  try {
-    m.data_.Resize(bytes);
-  } catch (const std::bad_alloc&) {
-    return ResourceExhausted("no memory for a packed ", WeightTypeName(type), " matrix of ",
-                             out_dim, " x ", in_dim, ": ", bytes, " bytes");
-  }
+  auto allocated = (memory == nullptr ? own : *memory).Allocate(m.bytes());
+  TQ_RETURN_IF_ERROR(allocated.status().WithContext(
+      StrCat("a packed ", WeightTypeName(type), " matrix of ", out_dim, " x ", in_dim)));
+  std::byte* const data = allocated->get();
+  m.data_ = std::move(*allocated);
   std::atomic<int64_t> bad_row{-1};
   pool.ParallelFor(static_cast<size_t>(m.num_panels()), [&](size_t p, int) {
-    std::byte* panel = m.data_.data() + p * m.panel_bytes_;
+    std::byte* panel = data + p * m.panel_bytes_;
     for (int lane = 0; lane < kPanelRows; ++lane) {
       const int64_t row = static_cast<int64_t>(p) * kPanelRows + lane;
       if (row >= out_dim) break;
@@ -231,7 +245,7 @@ void PackedMatrix::DecodeRow(int64_t row, float* out) const {
     }
     return;
   }
-  const WeightFormat& f = FormatOf(type_);
+  const WeightLayout& f = LayoutOf(type_);
   for (int64_t b = 0; b < in_dim_ / kBlockLen; ++b, out += kBlockLen) {
     const int parts = f.block_len / kBlockLen;
     const PackedPart part = {f, p + b / parts * PackedBlockBytes(type_),

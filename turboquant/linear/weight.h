@@ -7,12 +7,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
-#include "turboquant/base/aligned.h"
 #include "turboquant/base/status.h"
 #include "turboquant/base/thread_pool.h"
+#include "turboquant/linear/weight_memory.h"
 
 namespace tq {
 
@@ -37,7 +38,7 @@ enum class WeightType : uint8_t {
 //   scale * (code - offset) + minimum,
 // where scale is d, or d times the integer scale of a group of inputs (K types), and minimum is m,
 // or -m times the integer minimum of the group (K types); d and m are one f16 each a block.
-struct WeightFormat {
+struct WeightLayout {
   const char* name;
   int block_len;    // inputs of a block; 1 for the float types
   int block_bytes;  // in a file
@@ -49,7 +50,7 @@ struct WeightFormat {
   int scale_bytes;  // of the integers of a group when packed; 1 with has_min: two of 4 bits
 };
 
-inline constexpr WeightFormat kWeightFormats[] = {
+inline constexpr WeightLayout kWeightLayouts[] = {
     {"F32", 1, 4, 0, 0, 0, 1, false, 0},        {"F16", 1, 2, 0, 0, 0, 1, false, 0},
     {"BF16", 1, 2, 0, 0, 0, 1, false, 0},       {"Q4_0", 32, 18, 4, 0, 8, 32, false, 0},
     {"Q4_1", 32, 20, 4, 0, 0, 32, true, 0},     {"Q5_0", 32, 22, 4, 1, 16, 32, false, 0},
@@ -58,12 +59,12 @@ inline constexpr WeightFormat kWeightFormats[] = {
     {"Q4_K", 256, 144, 4, 0, 0, 32, true, 2},   {"Q5_K", 256, 176, 4, 1, 0, 32, true, 2},
     {"Q6_K", 256, 210, 4, 2, 32, 16, false, 1},
 };
-constexpr const WeightFormat& FormatOf(WeightType type) {
-  return kWeightFormats[static_cast<int>(type)];
+constexpr const WeightLayout& LayoutOf(WeightType type) {
+  return kWeightLayouts[static_cast<int>(type)];
 }
 
 inline const char* WeightTypeName(WeightType type) {  // "F32", "Q4_1"
-  return FormatOf(type).name;
+  return LayoutOf(type).name;
 }
 // All of them: "F32, F16, ...".
 std::string WeightTypeNames();
@@ -75,10 +76,10 @@ inline constexpr int kBlockLen = 32;  // inputs that share a scale in activation
 inline constexpr int kMaxBlockLen = 256;
 
 constexpr int WeightBlockLen(WeightType type) {
-  return FormatOf(type).block_len;
+  return LayoutOf(type).block_len;
 }
 constexpr int WeightBlockBytes(WeightType type) {
-  return FormatOf(type).block_bytes;
+  return LayoutOf(type).block_bytes;
 }
 constexpr bool IsBlockType(WeightType type) {
   return WeightBlockLen(type) > 1;
@@ -102,9 +103,11 @@ class PackedMatrix {
   // `rows` is [out_dim] rows of in_dim values in `type`. Row i of the matrix is row row_order[i] of
   // `rows`; an empty row_order keeps the order. kInvalidArgument for sizes that do not agree,
   // kDataLoss for scales or values that are not finite, kResourceExhausted without memory.
+  // `memory`: shared by the matrices of a model; nullptr: memory of its own.
   static Result<PackedMatrix> Pack(WeightType type, int64_t out_dim, int64_t in_dim,
                                    std::span<const std::byte> rows,
-                                   std::span<const int32_t> row_order, ThreadPool& pool);
+                                   std::span<const int32_t> row_order, ThreadPool& pool,
+                                   WeightMemory* memory = nullptr);
 
   WeightType type() const { return type_; }
   int64_t out_dim() const { return out_dim_; }
@@ -112,9 +115,9 @@ class PackedMatrix {
   int64_t num_panels() const { return (out_dim_ + kPanelRows - 1) / kPanelRows; }
   size_t panel_bytes() const { return panel_bytes_; }
   const std::byte* panel(int64_t p) const {
-    return data_.data() + static_cast<size_t>(p) * panel_bytes_;
+    return data_.get() + static_cast<size_t>(p) * panel_bytes_;
   }
-  size_t bytes() const { return data_.size(); }
+  size_t bytes() const { return panel_bytes_ * static_cast<size_t>(num_panels()); }
 
   // Row `row` as in_dim floats: embedding lookup.
   void DecodeRow(int64_t row, float* out) const;
@@ -123,31 +126,31 @@ class PackedMatrix {
   WeightType type_ = WeightType::kF32;
   int64_t out_dim_ = 0, in_dim_ = 0;
   size_t panel_bytes_ = 0;
-  AlignedBuffer<std::byte> data_;
+  std::shared_ptr<const std::byte> data_;
 };
 
 // Bytes of parts of a packed block of 16 rows.
-constexpr int PackedHeaderBytes(const WeightFormat& f) {
+constexpr int PackedHeaderBytes(const WeightLayout& f) {
   return kPanelRows * (f.has_min ? 4 : 2);
 }
-constexpr int PackedScaleBytes(const WeightFormat& f) {  // of 32 inputs
+constexpr int PackedScaleBytes(const WeightLayout& f) {  // of 32 inputs
   return kPanelRows * (kBlockLen / f.group_len) * f.scale_bytes;
 }
 constexpr int PackedCodeBytes(int bits) {  // of 32 inputs
   return kPanelRows * kBlockLen * bits / 8;
 }
-constexpr int PackedPartBytes(const WeightFormat& f) {  // all of 32 inputs
+constexpr int PackedPartBytes(const WeightLayout& f) {  // all of 32 inputs
   return PackedScaleBytes(f) + PackedCodeBytes(f.low_bits) + PackedCodeBytes(f.high_bits);
 }
 constexpr int PackedBlockBytes(WeightType type) {
-  const WeightFormat& f = FormatOf(type);
+  const WeightLayout& f = LayoutOf(type);
   if (f.block_len == 1) return kPanelRows * f.block_bytes;
   return PackedHeaderBytes(f) + f.block_len / kBlockLen * PackedPartBytes(f);
 }
 
 // A row of 32 inputs in a packed block, number by number: what the references read.
 struct PackedPart {
-  const WeightFormat& format;
+  const WeightLayout& layout;
   const std::byte* block;  // 16 rows
   int part;                // 32 inputs: 0 .. block_len / 32 - 1
   int lane;                // row

@@ -41,7 +41,7 @@ TEST(DequantizeFileRow, GivesTheValuesOfTheGgufPackage) {
     EXPECT_EQ(got, want) << name;
     ++types;
   }
-  EXPECT_EQ(types, std::size(kWeightFormats) - 3);  // all but the float types
+  EXPECT_EQ(types, std::size(kWeightLayouts) - 3);  // all but the float types
 }
 
 TEST(WeightTypeOf, RefusesWhatThereIsNotWithAList) {

@@ -17,15 +17,23 @@ struct NamedWeights {
   const char* alias;
   double bits;
 };
-// Block formats with their scales: 32 values share 16 bits of scale (q4_1: and 16 of minimum).
-constexpr std::array<NamedWeights, 7> kWeights = {{
+// Block formats with their scales: 32 values share 16 bits of scale (q4_1, q5_1: and 16 of
+// minimum); 256 values of the K formats share more, by their layout.
+constexpr std::array<NamedWeights, 14> kWeights = {{
     {"f32", "float32", 32},
     {"bf16", "bfloat16", 16},
     {"f16", "fp16", 16},
     {"fp8", "e4m3", 8},
     {"q8_0", "int8", 8.5},
+    {"q6_k", "q6_k", 6.5625},
+    {"q5_1", "q5_1", 6},
+    {"q5_0", "q5_0", 5.5},
+    {"q5_k", "q5_k", 5.5},
     {"q4_1", "q4_1", 5},
     {"q4_0", "int4", 4.5},
+    {"q4_k", "q4_k", 4.5},
+    {"q3_k", "q3_k", 3.4375},
+    {"q2_k", "q2_k", 2.625},
 }};
 
 // Measured: what a run of a few tokens has resident beyond all other lines, with libraries and
