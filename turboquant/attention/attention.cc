@@ -103,25 +103,26 @@ class TileHead {
 
   // state = attention over the blocks of one range.
   void RunRange(int64_t range, SoftmaxState state, BlockScratch* scratch) const {
-    ResetState(rows_.num_rows, rows_.padded_dim, state);
-    const int64_t end = std::min((range + 1) * kRangeBlocks, tile_.block + 1);
-    const bool use_vnni = UseVnni();
-    for (int64_t block = std::max(range * kRangeBlocks, first_block_); block < end; ++block) {
-      BlockArgs args;
-      args.rows = &rows_;
-      args.use_vnni = use_vnni;
-      args.block = block;
-      args.center_table = &cache_->center_table();
-      args.softcap = softcap_;
-      if (block == tile_.block) args.num_visible = visible_.data();
-      if (block < first_full_block_) {
-        FillFirstVisible(block, &scratch->first_visible);
-        args.first_visible = scratch->first_visible.data();
+    RunRange(
+        {this, 1}, range, [&](size_t) { return state; }, scratch);
+  }
+
+  // The same for several heads of one tile, each with its state: their records of a block lie side
+  // by side.
+  template <class StateOf>
+  static void RunRange(std::span<const TileHead> heads, int64_t range, const StateOf& state_of,
+                       BlockScratch* scratch) {
+    for (size_t h = 0; h < heads.size(); ++h) {
+      ResetState(heads[h].rows_.num_rows, heads[h].rows_.padded_dim, state_of(h));
+    }
+    const TileHead& any = heads[0];
+    const int64_t end = std::min((range + 1) * kRangeBlocks, any.tile_.block + 1);
+    for (int64_t block = std::max(range * kRangeBlocks, any.first_block_); block < end; ++block) {
+      for (size_t h = 0; h < heads.size(); ++h) {
+        const bool last = h + 1 == heads.size();
+        heads[h].RunBlock(block, heads[last ? 0 : h + 1], last ? block + 1 : block, state_of(h),
+                          scratch);
       }
-      FillSides(block, &args);
-      FillAhead(block + 1, &args);
-      UseReferenceKernels() ? AttendBlockRef(args, state, scratch)
-                            : AttendBlockSimd(args, state, scratch);
     }
   }
 
@@ -150,11 +151,33 @@ class TileHead {
   }
 
  private:
-  // The record that the next block reads, for the kernel to fetch: records are too short for the
+  // One block, while the record of another head or block is fetched.
+  void RunBlock(int64_t block, const TileHead& next, int64_t next_block, SoftmaxState state,
+                BlockScratch* scratch) const {
+    BlockArgs args;
+    args.rows = &rows_;
+    args.use_vnni = UseVnni();
+    args.block = block;
+    args.center_table = &cache_->center_table();
+    args.softcap = softcap_;
+    if (block == tile_.block) args.num_visible = visible_.data();
+    if (block < first_full_block_) {
+      FillFirstVisible(block, &scratch->first_visible);
+      args.first_visible = scratch->first_visible.data();
+    }
+    FillSides(block, &args);
+    next.FillAhead(next_block, &args);
+    UseReferenceKernels() ? AttendBlockRef(args, state, scratch)
+                          : AttendBlockSimd(args, state, scratch);
+  }
+
+  // The record that will be read next, for the kernel to fetch: records are too short for the
   // hardware to notice that they are read whole.
   void FillAhead(int64_t block, BlockArgs* args) const {
-    if (block > tile_.block || layout_->window > 0 || cache_->rule().ReadsOpen(block, tile_.block))
+    if (block > tile_.block || layout_->window > 0 ||
+        cache_->rule().ReadsOpen(block, tile_.block)) {
       return;
+    }
     const std::byte* slot = cache_->SealedSlot(tile_.item->seq, block);
     if (slot == nullptr) return;
     args->ahead = slot + layout_->record_offset;
@@ -324,7 +347,7 @@ Status Attend(const KvCache& cache, int layer, const AttentionParams& params,
       tiles.push_back(tile);
     }
   }
-  const int heads = config.num_kv_heads;
+  const auto heads = static_cast<size_t>(config.num_kv_heads);
   const size_t num_tasks = tiles.size() * heads;
   if (num_tasks == 0) return OkStatus();
 
@@ -347,9 +370,11 @@ Status Attend(const KvCache& cache, int layer, const AttentionParams& params,
     return OkStatus();
   }
 
-  // Few tiles (decode): the ranges of each are tasks of their own, merged in order afterwards.
+  // Few tiles (decode): the ranges of each are tasks of their own, merged in order afterwards. A
+  // task has several heads where enough tasks remain for all threads.
   struct RangeTask {
     size_t tile_head;
+    size_t num_heads;
     int64_t range;
   };
   static thread_local std::vector<TileHead> tile_heads;
@@ -359,14 +384,22 @@ Status Attend(const KvCache& cache, int layer, const AttentionParams& params,
     tile_heads.resize(num_tasks);
     parts.resize(num_tasks);
   }
+  constexpr int64_t kTasksPerThread = 4, kMaxHeadsOfTask = 4;
+  const auto heads_of_task = static_cast<size_t>(
+      std::clamp<int64_t>(num_ranges * heads / (kTasksPerThread * pool.num_threads()), 1,
+                          std::min<int64_t>(heads, kMaxHeadsOfTask)));
   tasks.clear();
   for (size_t i = 0; i < num_tasks; ++i) {
     TileHead& th = tile_heads[i];
-    th.Prepare(cache, layer, static_cast<int>(i % heads), params, tiles[i / heads]);
+    const size_t head = i % heads;
+    th.Prepare(cache, layer, static_cast<int>(head), params, tiles[i / heads]);
     parts[i].Get(th.num_rows(), th.padded_dim(),
                  static_cast<size_t>(th.num_ranges() - th.first_range()));
-    for (int64_t range = th.first_range(); range < th.num_ranges(); ++range)
-      tasks.push_back({i, range});
+    if (head % heads_of_task != 0) continue;
+    const size_t num_heads = std::min(heads_of_task, heads - head);
+    for (int64_t range = th.first_range(); range < th.num_ranges(); ++range) {
+      tasks.push_back({i, num_heads, range});
+    }
   }
   // The workers see the calling thread's vectors, not their own thread-local ones.
   TileHead* const all_heads = tile_heads.data();
@@ -374,9 +407,11 @@ Status Attend(const KvCache& cache, int layer, const AttentionParams& params,
   const RangeTask* const all_tasks = tasks.data();
   pool.ParallelFor(tasks.size(), [&](size_t task, int) {
     const RangeTask& t = all_tasks[task];
-    const TileHead& th = all_heads[t.tile_head];
-    th.RunRange(t.range, all_parts[t.tile_head].At(static_cast<size_t>(t.range - th.first_range())),
-                &ThreadScratch().block);
+    const std::span<const TileHead> group{all_heads + t.tile_head, t.num_heads};
+    const auto part = static_cast<size_t>(t.range - group[0].first_range());
+    TileHead::RunRange(
+        group, t.range, [&](size_t h) { return all_parts[t.tile_head + h].At(part); },
+        &ThreadScratch().block);
   });
   for (size_t i = 0; i < num_tasks; ++i) {
     const TileHead& th = tile_heads[i];
