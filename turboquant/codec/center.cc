@@ -25,11 +25,15 @@ HeadCenter MakeHeadCenter(std::span<const float> mean, const RopeFrequencies& ro
                    [&](const auto& a, const auto& b) { return energy(a) > energy(b); });
   double total = 0;
   for (const HeadCenter::Pair& p : center.pairs) total += static_cast<double>(energy(p));
-  double kept = 0;
+  // A mean longer than this is longer than the keys around it: what is left over of it is judged
+  // by them.
+  constexpr double kLongestKey = 50;
+  const double may_stay = (1 - share) * std::min(total, kLongestKey * kLongestKey);
+  double left = total;
   size_t n = 0;
   while (n < center.pairs.size() && static_cast<int>(n) < max_pairs &&
-         energy(center.pairs[n]) > 0 && kept < share * total) {
-    kept += static_cast<double>(energy(center.pairs[n++]));
+         energy(center.pairs[n]) > 0 && left > may_stay) {
+    left -= static_cast<double>(energy(center.pairs[n++]));
   }
   center.pairs.resize(n);
   return center;
