@@ -112,6 +112,9 @@ Status Run(int argc, char** argv) {
   TQ_ASSIGN_OR_RETURN(auto model, Model::Load(argv[1], pool));
   TQ_ASSIGN_OR_RETURN(auto tokenizer, Tokenizer::FromGguf(model->file()));
   const Architecture& arch = model->arch();
+  if (arch.num_window_layers() > 0) {
+    return Unsupported(argv[1], ": means of layers with a sliding window are not measured here");
+  }
   std::vector<TokenId> tokens = tokenizer->Encode(text.substr(0, static_cast<size_t>(total) * 12));
   if (total < 1 || static_cast<int64_t>(tokens.size()) < total) {
     return InvalidArgument(argv[3], " gives ", tokens.size(), " tokens; ", argv[4],

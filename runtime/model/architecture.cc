@@ -286,7 +286,8 @@ Status ReadHeads(const Keys& keys, Architecture* a) {
   // Scores: the file's own scale, that of the family's largest model, or the usual one.
   TQ_ASSIGN_OR_RETURN(a->attention_scale, keys.FloatOr("attention.scale", 0, 1e3, 0));
   if (a->attention_scale == 0 && a->num_layers == a->traits->wide_layers) {
-    a->attention_scale = 1 / std::sqrt(static_cast<float>(a->hidden_dim / a->num_q_heads));
+    a->attention_scale =
+        std::sqrt(static_cast<float>(a->num_q_heads) / static_cast<float>(a->hidden_dim));
   }
   TQ_ASSIGN_OR_RETURN(a->attention_softcap,
                       keys.FloatOr("attn_logit_softcapping", 0, 1e6, a->traits->attention_softcap));

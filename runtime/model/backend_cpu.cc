@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <new>
 #include <numeric>
 #include <vector>
@@ -206,9 +207,12 @@ class CpuBackend : public Backend {
   void ChooseExperts(const float* logits, int row, int num_used) {
     order_.resize(routes_.size());
     std::iota(order_.begin(), order_.end(), 0);
-    std::partial_sort(order_.begin(), order_.begin() + num_used, order_.end(), [&](int a, int b) {
-      return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
-    });
+    // What is no number comes last: an order needs that.
+    const auto rank = [logits](int e) {
+      return std::isnan(logits[e]) ? -std::numeric_limits<float>::infinity() : logits[e];
+    };
+    std::partial_sort(order_.begin(), order_.begin() + num_used, order_.end(),
+                      [&](int a, int b) { return rank(a) != rank(b) ? rank(a) > rank(b) : a < b; });
     float sum = 0;
     for (int i = 0; i < num_used; ++i) sum += std::exp(logits[order_[i]] - logits[order_[0]]);
     for (int i = 0; i < num_used; ++i) {
