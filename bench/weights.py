@@ -6,8 +6,8 @@ usage: bench/weights.py [--runs N] [--threads N] [--tokens 512] [--isa avx2] [--
 
 For each file runs `tq bench prefill` and `tq bench decode` at depth 0 over the f16 cache, whose runs
 alternate with those of llama-bench, and keeps medians and ratios. Files of other types are made of
-one by llama-quantize. With --isa, name a llama-bench that is built for no more. Adds to bench/results/NAME.json
-(weights.json): a file that is measured again replaces its old row.
+one by llama-quantize. With --isa, name a llama-bench that is built for no more. Adds to
+bench/results/NAME.json (weights.json): a file that is measured again replaces its old row.
 """
 import argparse
 import json
