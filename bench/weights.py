@@ -2,12 +2,12 @@
 """Prefill and decode speed of each weight type beside llama.cpp, on the same files and threads.
 
 usage: bench/weights.py [--runs N] [--threads N] [--tokens 512] [--isa avx2] [--name NAME]
-                        [--tq FILE] [--llama-bench FILE] FILE.gguf...
+                        [--tq FILE] [--llama-bench FILE] [--peer-built TEXT] FILE.gguf...
 
 For each file runs `tq bench prefill` and `tq bench decode` at depth 0 over the f16 cache, whose runs
 alternate with those of llama-bench, and keeps medians and ratios. Files of other types are made of
-one by llama-quantize (bench/peers/build_llama_cpp.sh). Adds to bench/results/NAME.json
-(weights.json): a file that is measured again replaces its old row.
+one by llama-quantize. With --isa, name a llama-bench that is built for no more. Adds to
+bench/results/NAME.json (weights.json): a file that is measured again replaces its old row.
 """
 import argparse
 import json
@@ -52,6 +52,7 @@ def main():
     parser.add_argument("--name", default="weights")
     parser.add_argument("--tq", default=str(TQ))
     parser.add_argument("--llama-bench", default="")
+    parser.add_argument("--peer-built", default="GGML_NATIVE=ON", help="kept in the result")
     options = parser.parse_args()
 
     wait_for_quiet(minutes=0.2)
@@ -65,7 +66,8 @@ def main():
                        ["--depth", "0", "--steps", str(options.steps), "--peer-types", "f16",
                         "--peer-steps", str(options.steps), "--peer-runs", str(options.runs)],
                        options)
-        result["peer"] = prefill["peer"] | {"flags": f"-t {options.threads} -fa 1"}
+        result["peer"] = prefill["peer"] | {"flags": f"-t {options.threads} -fa 1",
+                                            "built": options.peer_built}
         row = {"model": prefill["model"], "weights": prefill["weights"],
                "weight_bytes": prefill["weight_bytes"], "isa": prefill["isa"],
                "load_seconds": round(prefill["load_seconds"], 3),

@@ -432,8 +432,7 @@ void ForRows(int rows, const Fn& fn) {
 
 // Inputs of a tile so that no tile is short: `inputs` in equal parts of at most `most`.
 int64_t TileInputs(int64_t inputs, int64_t most) {
-  const int64_t parts = (inputs + most - 1) / most;
-  return (inputs + parts - 1) / parts;
+  return DivCeil(inputs, DivCeil(inputs, most));
 }
 
 // Rows first .. end - 1 of the activations times panel p.
@@ -487,15 +486,18 @@ void PanelTimesRows(const PanelRange& range, int64_t p, int first, int end) {
   }
 }
 
-// Rows in runs whose activations stay in the second-level cache while the panels pass by.
+// Rows in equal runs whose activations stay in cache while the panels pass by: a run of a row of
+// tiles reads 4 bytes a cycle of them, so that the last-level cache will do.
 template <WeightType kType>
 void MultiplyType(const PanelRange& range) {
-  constexpr int64_t kRunBytes = 256 << 10;
+  constexpr int64_t kRunBytes = 1 << 20;
   const int64_t row_bytes = range.weight->in_dim() * (IsBlockType(kType) ? 2 : 4);
-  const int run = static_cast<int>(std::clamp<int64_t>(
-      kRunBytes / row_bytes / kTileRows * kTileRows, 2 * kTileRows, WeightTile::kRows));
-  for (int first = range.first_row; first < range.end_row; first += run) {
-    const int end = std::min(range.end_row, first + run);
+  const int64_t most = std::clamp<int64_t>(kRunBytes / row_bytes, 4 * kTileRows, WeightTile::kRows);
+  const int64_t rows = range.end_row - range.first_row;
+  const int64_t runs = DivCeil(rows, most);
+  for (int64_t run = 0; run < runs; ++run) {
+    const int first = range.first_row + static_cast<int>(rows * run / runs);
+    const int end = range.first_row + static_cast<int>(rows * (run + 1) / runs);
     for (int64_t p = range.first_panel; p < range.end_panel; ++p) {
       PanelTimesRows<kType>(range, p, first, end);
     }

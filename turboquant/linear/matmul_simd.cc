@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "turboquant/base/numeric.h"
 #include "turboquant/linear/matmul_kernels.h"
 
 #undef HWY_TARGET_INCLUDE

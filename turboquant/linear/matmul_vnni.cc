@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "turboquant/base/numeric.h"
 #include "turboquant/base/status.h"
 #include "turboquant/linear/matmul_kernels.h"
 
