@@ -69,12 +69,15 @@ Status RunWindow(Model& model, std::span<const TokenId> tokens,
           sessions[c]->Prefill(chunk, [&](int64_t first, std::span<const float> logits) -> Status {
             for (size_t i = 0; i < chunk.size(); ++i) {
               ReferenceRow row;
-              TQ_RETURN_IF_ERROR(row.Set(std::span<const float>(rows).subspan(i * vocab, vocab)));
+              Status scored = row.Set(std::span<const float>(rows).subspan(i * vocab, vocab));
               PositionScore score;
               score.position = first + static_cast<int64_t>(i);
               const size_t next = static_cast<size_t>(score.position) + 1;
-              TQ_RETURN_IF_ERROR(row.Compare(logits.subspan(i * vocab, vocab),
-                                             next < tokens.size() ? tokens[next] : -1, &score));
+              if (scored.ok()) {
+                scored = row.Compare(logits.subspan(i * vocab, vocab),
+                                     next < tokens.size() ? tokens[next] : -1, &score);
+              }
+              if (!scored.ok()) return scored;
               sums[c] += score.kld;
               (*candidates)[c].scores.push_back(score);
             }
