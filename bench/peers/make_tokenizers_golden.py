@@ -53,7 +53,7 @@ def byte_level(regexes, normalizer=None, ignore_merges=False, bos=False, own_reg
         steps + [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=own_regex)])
     tok.decoder = decoders.ByteLevel()
     specials = ["<s>", "</s>", "<|a|>"]
-    trainer = trainers.BpeTrainer(vocab_size=450, special_tokens=specials, show_progress=False,
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=specials, show_progress=False,
                                   initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
     tok.train_from_iterator(corpus(), trainer)
     tok.add_tokens([AddedToken("<mask>", lstrip=True, normalized=False)])
@@ -150,7 +150,10 @@ def main():
     for name, tok in kinds.items():
         encoded = [tok.encode(t).ids for t in TEXTS]
         decoded = {i: tok.decode(ids) for i, ids in enumerate(encoded)}
-        entries[name] = {"json": json.loads(tok.to_str()), "texts": list(range(len(TEXTS))), "ids": encoded,
+        tokenizer = json.loads(tok.to_str())
+        if name != "gpt2":  # both spellings of merges are met
+            tokenizer["model"].update({k: [" ".join(m) for m in v] for k, v in tokenizer["model"].items() if k == "merges"})
+        entries[name] = {"json": tokenizer, "ids": encoded,
                          "decoded_otherwise": {i: d for i, d in decoded.items() if d != TEXTS[i]}}
     with tempfile.NamedTemporaryFile("w", suffix=".tsv", encoding="utf-8") as rules:
         for source, target in (("\ufb01", "fi"), ("\u2460", "1"), ("\uff21", "A"), ("\u212b", "\u00c5"), ("e\u0301", "\u00e9"),

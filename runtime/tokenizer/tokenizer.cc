@@ -9,7 +9,14 @@
 namespace tq {
 
 Result<std::unique_ptr<Tokenizer>> Tokenizer::FromGguf(const GgufFile& file) {
-  TQ_ASSIGN_OR_RETURN(const std::string model, file.GetString("tokenizer.ggml.model"));
+  const Result<std::string> found = file.GetString("tokenizer.ggml.model");
+  if (found.status().code() == StatusCode::kNotFound) {
+    return NotFound(found.status().message(),
+                    "; a Hugging Face folder needs a tokenizer.json, which ",
+                    "save_pretrained of a fast tokenizer of transformers writes");
+  }
+  TQ_RETURN_IF_ERROR(found.status());
+  const std::string& model = *found;
   // A list of merges decides where there is one; scores do not tell ties apart.
   if (model == "gpt2" || model == "gemma4" ||
       (model == "llama" && file.Has("tokenizer.ggml.merges"))) {
