@@ -151,10 +151,10 @@ void BpeTokenizer::EncodeText(std::string_view text, Work& work) const {
       work.pieces.clear();
       pre_tokenizer_->Split(text.substr(0, valid), work.pieces);
       for (const std::string_view piece : work.pieces) EncodePiece(piece, work);
-    } else if (normalizer_.split_words()) {
-      // Pieces begin at blanks.
+    } else if (normalizer_.split_words() || words_are_apart_) {
       for (size_t begin = 0; begin < valid;) {
-        const size_t end = std::min(text.find(' ', begin + 1), valid);
+        const size_t end = normalizer_.split_words() ? std::min(text.find(' ', begin + 1), valid)
+                                                     : WordEnd(text.substr(0, valid), begin);
         EncodePiece(text.substr(begin, end - begin), work);
         begin = end;
       }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <unordered_map>
 #include <utility>
 
 #include "runtime/tokenizer/utf8.h"
@@ -87,12 +88,25 @@ void SentencePieceTokenizer::EncodeSegments(const std::vector<Segment>& segments
       continue;
     }
     const std::string text = normalizer_.Normalize(segment.text, segment.first);
+    // Words met before: where their ids begin, and how many they are.
+    std::unordered_map<std::string_view, std::pair<size_t, size_t>> known;
     for (size_t begin = 0; begin < text.size();) {
       size_t end = std::min(text.size(), begin + kMaxPieceBytes);
       // Pieces begin at blanks.
       if (normalizer_.split_words()) end = std::min(text.find(' ', begin + 1), end);
+      const bool by_word = !unigram_ && words_are_apart_;
+      if (by_word) end = std::min(WordEnd(text, begin), end);
       const std::string_view piece = std::string_view(text).substr(begin, end - begin);
-      if (!unigram_) {
+      if (by_word) {
+        const auto [word, fresh] = known.try_emplace(piece, ids.size(), 0);
+        auto& [first, count] = word->second;
+        if (fresh) {
+          MergeByScore(piece, loop, ids);
+          count = ids.size() - first;
+        } else {
+          for (size_t i = 0; i < count; ++i) ids.push_back(ids[first + i]);
+        }
+      } else if (!unigram_) {
         MergeByScore(piece, loop, ids);
       } else {
         double_sums_ ? BestCut<double>(piece, ids) : BestCut<float>(piece, ids);

@@ -129,6 +129,11 @@ std::string VocabularyTokenizer::Decoded(const std::string& text, Spelling spell
                                              : BlanksFromMeta(text);
 }
 
+size_t VocabularyTokenizer::WordEnd(std::string_view text, size_t begin) {
+  const size_t word = text.find_first_not_of(' ', begin);
+  return std::min(text.find(' ', std::min(word, text.size())), text.size());
+}
+
 Status VocabularyTokenizer::LoadTokens(const GgufFile& file, Spelling spelling) {
   TQ_ASSIGN_OR_RETURN(std::vector<std::string> texts, file.GetStrings("tokenizer.ggml.tokens"));
   if (texts.empty() || texts.size() > static_cast<size_t>(std::numeric_limits<TokenId>::max())) {
@@ -177,7 +182,13 @@ Status VocabularyTokenizer::LoadTokens(const GgufFile& file, Spelling spelling) 
       }
     }
   }
-  if (spelling == Spelling::kMetaBlanks) return OkStatus();
+  if (spelling == Spelling::kMetaBlanks) {
+    words_are_apart_ = by_bytes_.count(" ") != 0 &&
+                       std::none_of(by_bytes_.begin(), by_bytes_.end(), [](const auto& token) {
+                         return WordEnd(token.first, 0) < token.first.size();
+                       });
+    return OkStatus();
+  }
   for (int b = 0; b < 256; ++b) {
     const char byte = static_cast<char>(b);
     const auto it = by_bytes_.find(std::string_view(&byte, 1));

@@ -69,6 +69,9 @@ class VocabularyTokenizer : public Tokenizer {
   Status LoadTokens(const GgufFile& file, Spelling spelling);
   // Needs the tokens. `add_bos`: when the file does not say.
   Status LoadSpecials(const GgufFile& file, bool add_bos);
+  // The end of the word that begins at `begin`: blanks, then what follows up to the next blank.
+  // Where words_are_apart_, merging word by word is merging the whole text.
+  static size_t WordEnd(std::string_view text, size_t begin);
   // The bytes that the text of a normal token stands for.
   static std::string Decoded(const std::string& text, Spelling spelling);
 
@@ -78,6 +81,7 @@ class VocabularyTokenizer : public Tokenizer {
   std::array<TokenId, 256> byte_tokens_{};
   // Into bytes_; no special tokens, and none that stand for a byte by their kind.
   std::unordered_map<std::string_view, TokenId> by_bytes_;
+  bool words_are_apart_ = false;  // no token has a blank behind another character
 
  private:
   SpecialTokens specials_;
