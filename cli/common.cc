@@ -86,7 +86,7 @@ void OutputFlags::Add(CLI::App* app) {
 
 void ModelFlags::Add(CLI::App* app) {
   app->add_option("model,--model", model,
-                  "A GGUF file (default: the one that ./quickstart fetched)")
+                  "A GGUF file or a Hugging Face folder (default: what ./quickstart fetched)")
       ->type_name("FILE");
   app->add_option("--threads", threads, "Threads; 0 = one per physical core")->type_name("N");
 }

@@ -343,7 +343,8 @@ Command AddInfo(CLI::App& app) {
   auto flags = std::make_shared<InfoFlags>();
   command
       ->add_option("model,--model", flags->subject,
-                   "A GGUF file, a .tqprofile folder or a saved cache; nothing: this machine")
+                   "A GGUF file, a Hugging Face folder, a .tqprofile folder or a saved cache; "
+                   "nothing: this machine")
       ->type_name("FILE");
   flags->kv.Add(command);
   command->add_option("--context", flags->context,

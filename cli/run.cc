@@ -3,8 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <iostream>
 #include <iterator>
 #include <limits>
@@ -36,7 +38,8 @@ struct RunFlags {
   bool chat = false, explain = false, context_shift = false;
   int64_t context = 0;
   int max_tokens = 256;
-  std::vector<std::string> stop;
+  std::vector<std::string> stop, logit_bias;
+  int logprobs = -1, answers = 1;
   SamplingParams sampling;
   bool has_prompt = false;  // -p was given, maybe empty
 };
@@ -80,14 +83,40 @@ GenerateOptions OptionsOf(const RunFlags& flags) {
   GenerateOptions options;
   options.max_tokens = flags.max_tokens;
   options.sampling = flags.sampling;
+  options.logprobs = flags.logprobs;
   options.stop = flags.stop;
   options.cancel = &InterruptFlag();
   options.context_shift = flags.context_shift;
   return options;
 }
 
-// What can be refused before a model is read.
-Status CheckFlags(const RunFlags& flags) {
+// "42=-5" of --logit-bias.
+Result<std::pair<int32_t, float>> ParseBias(const std::string& text) {
+  std::pair<int32_t, float> bias;
+  const char* const end = text.data() + text.size();
+  const auto [equals, error] = std::from_chars(text.data(), end, bias.first);
+  if (error == std::errc() && equals != end && *equals == '=') {
+    const auto [rest, bad] = std::from_chars(equals + 1, end, bias.second);
+    if (bad == std::errc() && rest == end) return bias;
+  }
+  return InvalidArgument("--logit-bias '", text, "' is not of the form TOKEN=VALUE, e.g. 42=-5");
+}
+
+// What can be refused before a model is read; reads --logit-bias.
+Status CheckFlags(RunFlags& flags) {
+  for (const std::string& text : flags.logit_bias) {
+    TQ_ASSIGN_OR_RETURN(const auto bias, ParseBias(text));
+    flags.sampling.logit_bias.push_back(bias);
+  }
+  if (flags.answers < 1 || flags.answers > 100) {
+    return InvalidArgument("--answers ", flags.answers, " is outside 1..100");
+  }
+  if (flags.answers > 1 && flags.max_tokens == 0) {
+    return InvalidArgument("--answers ", flags.answers, " needs --max-tokens above 0");
+  }
+  if (flags.logprobs >= 0 && !flags.output.json) {
+    return InvalidArgument("--logprobs is a part of --json; add it");
+  }
   if (flags.max_tokens == 0 && flags.save_cache.empty()) {
     return InvalidArgument("--max-tokens 0 only makes sense with --save-cache");
   }
@@ -195,6 +224,9 @@ class Runner {
       return InvalidArgument("'", loaded_.path, "' has no chat template; run without --chat");
     }
     TQ_ASSIGN_OR_RETURN(const ChatTemplate chat_template, ChatTemplate::Parse(source));
+    if (!prompt_ && flags_.answers > 1) {
+      return InvalidArgument("--answers needs a prompt (-p); a chat goes on from one answer");
+    }
     if (!prompt_) PrintNote(flags_.output, "Ctrl-D or Ctrl-C ends the chat.");
     std::vector<ChatMessage> messages;
     for (;;) {
@@ -217,9 +249,12 @@ class Runner {
       messages.push_back({"user", text});
       const Tokenizer& tokenizer = *loaded_.tokenizer;
       const auto special = [&](TokenId id) { return id < 0 ? "" : tokenizer.TokenBytes(id); };
+      const std::time_t clock = std::time(nullptr);
+      std::tm now = {};
       TQ_ASSIGN_OR_RETURN(
           const std::string rendered,
-          chat_template.Render(messages, true, special(tokenizer.bos()), special(tokenizer.eos())));
+          chat_template.Render(messages, true, special(tokenizer.bos()), special(tokenizer.eos()),
+                               ::localtime_r(&clock, &now)));
       const size_t text_start = text_.size();
       TQ_RETURN_IF_ERROR(Answer(tokenizer.Encode(rendered)));
       if (prompt_ || InterruptFlag().load()) return OkStatus();
@@ -263,19 +298,25 @@ class Runner {
       finish_reason_ = FinishReason::kLength;
       return OkStatus();
     }
-    const auto stream = [&](const std::string& text) {
+    int shown = 0;  // answers whose text has begun
+    const auto stream = [&](int answer, const std::string& text) {
       if (flags_.output.json) return;
+      for (; flags_.answers > 1 && shown <= answer; ++shown) {
+        PrintOut(fmt::format("{}[{}]\n", shown == 0 ? "" : "\n\n", shown + 1));
+      }
       PrintOut(text);
       (void)FlushStdout();  // reported when the command ends
     };
-    TQ_ASSIGN_OR_RETURN(const GenerateResult result,
-                        session_->Generate(*loaded_.tokenizer, OptionsOf(flags_), stream));
+    TQ_ASSIGN_OR_RETURN(answers_, session_->GenerateSeveral(*loaded_.tokenizer, OptionsOf(flags_),
+                                                            flags_.answers, stream));
     if (!flags_.output.json) PrintOut("\n");
-    text_ += result.text;
-    generated_tokens_ += static_cast<int64_t>(result.tokens.size());
-    decode_seconds_ += result.decode_seconds;
-    decode_steps_ += static_cast<int64_t>(result.token_seconds.size());
-    finish_reason_ = result.finish_reason;
+    text_ += answers_.front().text;
+    for (const GenerateResult& result : answers_) {
+      generated_tokens_ += static_cast<int64_t>(result.tokens.size());
+      decode_seconds_ += result.decode_seconds;
+      decode_steps_ += static_cast<int64_t>(result.token_seconds.size());
+    }
+    finish_reason_ = answers_.front().finish_reason;
     if (finish_reason_ == FinishReason::kContext) {
       PrintNote(flags_.output,
                 fmt::format("context: all {} tokens are used, so the answer ends here; raise "
@@ -317,9 +358,34 @@ class Runner {
     }
   }
 
+  nlohmann::ordered_json TokenJson(const TokenLogprob& token) const {
+    return {{"id", token.id},
+            {"text", loaded_.tokenizer->TokenBytes(token.id)},
+            // Infinity is no number in JSON.
+            {"logprob", std::max(token.logprob, std::numeric_limits<float>::lowest())}};
+  }
+
+  nlohmann::ordered_json AnswerJson(const GenerateResult& result) const {
+    nlohmann::ordered_json j = {{"text", result.text},
+                                {"tokens", result.tokens},
+                                {"finish_reason", FinishReasonName(result.finish_reason)}};
+    if (flags_.logprobs < 0) return j;
+    j["logprobs"] = nlohmann::ordered_json::array();
+    for (const Logprobs& logprobs : result.logprobs) {
+      nlohmann::ordered_json token = TokenJson(logprobs.chosen);
+      token["top"] = nlohmann::ordered_json::array();
+      for (const TokenLogprob& top : logprobs.top) token["top"].push_back(TokenJson(top));
+      j["logprobs"].push_back(std::move(token));
+    }
+    return j;
+  }
+
   void PrintJson() {
     nlohmann::ordered_json j;
     j["text"] = text_;
+    if (flags_.answers > 1 || flags_.logprobs >= 0) {
+      for (const GenerateResult& result : answers_) j["answers"].push_back(AnswerJson(result));
+    }
     j["prompt_tokens"] = prompt_tokens_;
     j["generated_tokens"] = generated_tokens_;
     j["prefill_tokens_per_second"] = PerSecond(prompt_tokens_, prefill_seconds_);
@@ -346,6 +412,7 @@ class Runner {
   int64_t context_ = 0;
   std::unique_ptr<Session> session_;  // after loaded_: goes first
   std::string text_;
+  std::vector<GenerateResult> answers_;  // to the last prompt
   int64_t loaded_tokens_ = 0, saved_tokens_ = 0;
   int64_t prompt_tokens_ = 0, generated_tokens_ = 0, decode_steps_ = 0;
   double prefill_seconds_ = 0, decode_seconds_ = 0;
@@ -391,7 +458,22 @@ Command AddRun(CLI::App& app) {
   command->add_option("--top-k", s.top_k, "Sample from the k most probable tokens; 0 = all");
   command->add_option("--top-p", s.top_p, "Sample from the tokens that make up this probability");
   command->add_option("--min-p", s.min_p, "Drop tokens below this share of the most probable one");
-  command->add_option("--repetition-penalty", s.repetition_penalty, "1 = none");
+  command->add_option("--repetition-penalty", s.repetition_penalty,
+                      "Of tokens among the last ones; 1 = none");
+  command->add_option("--penalty-last", s.penalty_last, "How many tokens that looks back");
+  command->add_option("--presence-penalty", s.presence_penalty,
+                      "Taken from the logit of every token that the answer has");
+  command->add_option("--frequency-penalty", s.frequency_penalty,
+                      "The same for each time that it has it");
+  command
+      ->add_option("--logit-bias", flags->logit_bias,
+                   "TOKEN=VALUE: added to the logit of a token id; may be repeated")
+      ->allow_extra_args(false)
+      ->default_str("");
+  command->add_option("--logprobs", flags->logprobs,
+                      "With --json: the log-probability of each token and of this many others");
+  command->add_option("-n,--answers", flags->answers,
+                      "Number of answers; answer i is drawn with the seed + i");
   command->add_option("--seed", s.seed, "Of the sampler");
   command->add_flag("--explain", flags->explain,
                     "Say which format and kernel each layer gets, and why");

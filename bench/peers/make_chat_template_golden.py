@@ -6,6 +6,7 @@ usage: make_chat_template_golden.py MODEL.gguf [OUT.json]
 Needs: pip install jinja2 gguf. The environment is set up as Hugging Face transformers does for
 chat templates (sandbox, trim_blocks, lstrip_blocks, its own tojson), without tools.
 """
+import datetime
 import json
 import sys
 
@@ -122,6 +123,68 @@ ALTERNATING_STYLE = """\
 {% endfor %}
 """
 
+GEMMA_STYLE = """\
+{{ bos_token }}
+{%- if messages[0]['role'] == 'system' -%}
+    {%- set first_user_prefix = messages[0]['content'] + '\\n\\n' -%}
+    {%- set loop_messages = messages[1:] -%}
+{%- else -%}
+    {%- set first_user_prefix = "" -%}
+    {%- set loop_messages = messages -%}
+{%- endif -%}
+{%- for message in loop_messages -%}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) -%}
+        {{ raise_exception("Turns of user and model take turns") }}
+    {%- endif -%}
+    {%- set role = "model" if message['role'] == 'assistant' else message['role'] -%}
+    {{ '<start_of_turn>' + role + '\\n' + (first_user_prefix if loop.first else "") }}
+    {%- if message['content'] is string -%}
+        {{ message['content'] | trim }}
+    {%- elif message['content'] is iterable -%}
+        {%- for item in message['content'] -%}{{ item['text'] | trim }}{%- endfor -%}
+    {%- endif -%}
+    {{ '<end_of_turn>\\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{ '<start_of_turn>model\\n' }}{%- endif -%}
+"""
+
+PHI3_STYLE = """\
+{% for message in messages %}{% if message['role'] in ['system', 'user', 'assistant'] %}
+{{ '<|' + message['role'] + '|>\\n' + message['content'] + '<|end|>\\n' }}{% endif %}{% endfor %}
+{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% else %}{{ eos_token }}{% endif %}
+"""
+
+# Macros that call each other, defaults, the day.
+HARMONY_STYLE = """\
+{%- macro render_list(items, sep=", ", limit=none) -%}
+    {%- for item in items -%}
+        {%- if limit is none or loop.index0 < limit -%}{{ item }}{{ sep if not loop.last }}{%- endif -%}
+    {%- endfor -%}
+{%- endmacro -%}
+{%- macro build_system_message(effort) -%}
+    {{- "Knowledge cutoff: 2024-06\\n" }}
+    {{- "Current date: " + strftime_now("%Y-%m-%d") + "\\n\\n" }}
+    {{- "Reasoning: " + effort + "\\n\\n# Valid channels: " + render_list(["analysis", "final"]) + "." }}
+{%- endmacro -%}
+{%- if reasoning_effort is not defined %}{%- set reasoning_effort = "medium" %}{%- endif %}
+{{- "<|start|>system<|message|>" }}
+{{- build_system_message(reasoning_effort) }}
+{{- "<|end|>" }}
+{%- set ns = namespace(last=none) %}
+{%- for message in messages -%}
+    {%- if message.role == "assistant" %}
+        {{- "<|start|>assistant<|channel|>final<|message|>" + message.content + "<|end|>" }}
+        {%- set ns.last = message.content %}
+    {%- elif message.role in ("user", "system") %}
+        {{- "<|start|>" + ("developer" if message.role == "system" else "user") + "<|message|>" + message.content|tojson + "<|end|>" }}
+    {%- else %}
+        {{- raise_exception("Unknown role " ~ message.role) }}
+    {%- endif -%}
+{%- endfor -%}
+{{- render_list(["a", "b", "c"], limit=2, sep="/") }}
+{%- if add_generation_prompt %}<|start|>assistant{% endif -%}
+"""
+
 TURNS = {
     "user": [("user", "Hello")],
     "system and user": [("system", "Be brief."), ("user", "  What is 2 + 2?  ")],
@@ -168,6 +231,8 @@ SNIPPETS = [
     "{{ 'abc'|length }} {{ '\u00e9\U0001f600'|length }} {{ messages|count }} {{ {'a': 1}|length }}", "{{ 5|length }}", "{{ 'aBc'|upper }} {{ 'aBc'|lower }} {{ 'aBc dEf'|capitalize }}", "{{ [3,1,2]|first }} {{ [3,1,2]|last }} {{ []|first }}| {{ 'abc'|first }} {{ 'abc'|last }}", "{{ [1,'a',none]|join(', ') }} {{ 'abc'|join('-') }} {{ messages|join('/', attribute='role') }} {{ []|join }}|",
     "{{ 'aXbXc'|replace('X', '--') }} {{ 'aaa'|replace('a', 'b', 2) }}", "{{ 'ab'|list }} {{ {'a': 1, 'b': 2}|list }}", "{{ ({'a': 1, 'b': 2}|items|list)[1][0] }}", "{{ [1,2]|reverse|list }} {{ 'abc'|reverse }}", "{{ '12'|int + 1 }} {{ 'x'|int }} {{ 'x'|int(7) }} {{ 3.9|int }} {{ -3.9|int }} {{ ' 5 '|int }}", "{{ -5|abs }} {{ (-2.5)|abs }}", "{{ 'a\\nb\\n\\nc'|indent }}|{{ 'a\\nb'|indent(2, true) }}",
     "{{ messages|map(attribute='role')|join(',') }}", "{{ messages|selectattr('role', 'equalto', 'user')|list|length }} {{ (messages|selectattr('role', 'eq', 'system')|first).content }} {{ messages|rejectattr('role', 'ne', 'user')|map(attribute='content')|list }} {{ messages|selectattr('nothing')|list }} {{ messages|selectattr('role', 'in', ['user'])|list|count }}", "{{ [1,2,3,4]|select('odd')|list }} {{ [1,2,3,4]|reject('divisibleby', 2)|list }} {{ ['a','b']|reject('equalto', 'a')|list }} {{ [0,1,'']|select|list }} {{ ['a']|reject('in', ['a'])|list }}", "{{ none|selectattr('a')|list }} {{ none|map(attribute='a')|list }}", "{{ 'a'|string ~ 5|string }} {{ 'x'|safe }}", "{{ 'a' ~ 'B'|lower ~ 'C' }}", "{{ '-a-'|trim('-')|upper|lower }}",
+    "{{ [3, 1, 2]|sort }} {{ ['b', 'A', 'a', 'B']|sort }} {{ ['b', 'A', 'a']|sort(case_sensitive=true) }} {{ [1, 2.5, true]|sort(reverse=true) }} {{ []|sort }} {{ 'cab'|sort }}", "{{ messages|sort(attribute='role')|map(attribute='role')|list }}", "{{ [1, 'a']|sort }}", "{{ [none, 1]|sort }}",
+    "{% for k, v in {'b': 1, 'A': 2, 'c': 0}|dictsort %}{{ k }}{{ v }} {% endfor %}{{ ({'b': 1, 'A': 2}|dictsort(false, 'value'))[0][0] }}{{ ({'b': 1, 'a': 2}|dictsort(reverse=true)|first)[0] }}{{ ({'b': 1, 'A': 2, 'a': 0}|dictsort(true)|last)[0] }}", "{% for k, v in {'b': 1, 'a': 2}|dictsort %}{{ k }}={{ v }};{% endfor %}", "{{ 1|dictsort }}", "{{ ['a', 'A', 'b', 'a']|unique|list }} {{ [1, 1.0, 2]|unique|list }} {{ messages|unique(attribute='role')|list|length }}", "{{ [3, 1, 2]|min }} {{ [3, 1, 2]|max }} {{ ['b', 'A']|min }} {{ ['b', 'C']|max(case_sensitive=true) }} {{ []|min }}|",
     # Tests
     "{{ 1 is defined }} {{ x is undefined }} {{ x is not defined }} {{ none is none }} {{ 'a' is string }} {{ 1 is string }} {{ 1 is number }} {{ true is number }} {{ 1.5 is float }} {{ 1 is integer }} {{ true is integer }} {{ true is boolean }} {{ true is true }} {{ 1 is true }} {{ false is false }}",
     "{{ messages[0] is mapping }} {{ messages is mapping }} {{ messages is iterable }} {{ 'a' is iterable }} {{ 1 is iterable }} {{ x is iterable }} {{ messages is sequence }} {{ 'a' is sequence }} {{ 5 is sequence }}", "{{ 3 is odd }} {{ 3 is even }} {{ 9 is divisibleby 3 }} {{ 9 is divisibleby(2) }} {{ 1 is eq 1 }} {{ 1 is equalto 2 }} {{ 1 is ne 2 }} {{ 1 is in [1] }} {{ 1 is not in [1] }}", "{{ not x is defined }} {{ x is defined or true }} {{ tools is none }} {{ documents is not none }}",
@@ -181,6 +246,12 @@ SNIPPETS = [
     "{{ ' a '.strip() }}|{{ ' a '.lstrip() }}|{{ ' a '.rstrip() }}|{{ 'xyaxy'.strip('yx') }}|{{ '\u00e9a\u00e9'.strip('\u00e9') }}|{{ '\\n\\na'.lstrip('\\n') }}", "{{ 'abc'.startswith('ab') }} {{ 'abc'.endswith('ab') }} {{ 'abc'.startswith(('x', 'a')) }} {{ ''.startswith('') }}", "{{ 'a,b,,c'.split(',') }} {{ 'a,b,c'.split(',', 1) }} {{ ' a  b\\tc '.split() }} {{ 'a b c'.split(none, 1) }} {{ ''.split(',') }} {{ ''.split() }} {{ 'a</t>b'.split('</t>')[-1] }}",
     "{{ 'aBc'.upper() }}{{ 'aBc'.lower() }}{{ 'aBC'.capitalize() }}", "{{ 'aXbX'.replace('X', '') }} {{ 'aXbX'.replace('X', 'y', 1) }}", "{{ ', '.join(['a', 'b']) }}", "{{ {'a': 1}.get('a') }} {{ {'a': 1}.get('b') }} {{ {'a': 1}.get('b', 2) }} {{ {'a': 1}.keys()|list }} {{ {'a': 1}.values()|list }}", "{{ 'prefix-a'.removeprefix('prefix-') }} {{ 'a.txt'.removesuffix('.txt') }} {{ 'a'.removeprefix('b') }}",
     "{{ messages[1].content.strip().split(' ')[0] }}", "{{ raise_exception('no ' + 'way') }}", "{{ bos_token + eos_token }} {{ add_generation_prompt }}",
+    # Macros
+    "{% macro f(a, b=2, c='x') %}[{{ a }}{{ b }}{{ c }}]{% endmacro %}{{ f(1) }}{{ f(1, 3) }}{{ f(1, c='y') }}{{ f(b=0, a=9) }}{{ f() }}",
+    "{% macro f(n) %}{{ n }}{% if n > 0 %}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(3) }}", "{% macro f(a, b=a) %}{{ a }}{{ b }}{% endmacro %}{{ f(1) }}", "{% macro f() %}{{ x }}{% endmacro %}{% set x = 5 %}{{ f() }}",
+    "{% macro f() %}{{ i }}|{% endmacro %}{% for i in [1, 2] %}{{ f() }}{% endfor %}", "{% macro f() %}{% set z = 1 %}{% endmacro %}{{ f() }}{{ z }}|", "{% set r = f(1) if f is defined else 'none' %}{{ r }}{% macro f(a) %}{{ a }}{% endmacro %}{{ f is defined }}",
+    "{% macro f(a) %}{% for i in a %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}{% endmacro %}{% for k in [1, 2] %}{{ f([1, 2, 3]) }}{% endfor %}", "{% macro f(a) -%}  {{ a }}  {%- endmacro %}<{{ f('x') | upper }}>", "{% macro f(a) %}{{ a }}{% endmacro f %}{{ f(messages[0].content ~ '!') }}",
+    "{% macro f(a) %}{% endmacro %}{{ f(1, 2) }}", "{% macro f(a) %}{% endmacro %}{{ f(b=1) }}", "{% macro f(a) %}{% endmacro %}{{ f(1, a=1) }}", "{% macro f(a=1, b) %}{% endmacro %}", "{% macro f( %}{% endmacro %}", "{% macro f(a) %}", "{% endmacro %}", "{{ range is defined }} {{ strftime_now is defined }} {{ namespace is undefined }}",
     # Syntax errors
     "{% if %}x{% endif %}", "{% if true %}x", "{% endif %}", "{{ 1", "{{ }}", "{{ 'a }}", "{# a", "{% for x %}{% endfor %}", "{{ (1 }}", "{{ 1) }}", "{% set = 1 %}", "{% set x %}", "{{ a b }}", "{{ 1 + }}", "{{ a. }}", "{% if true %}{% else %}{% elif 1 %}{% endif %}", "{{ [1 2] }}", "{{ {'a' 1} }}", "{{ a[ }}", "{{ ? }}", "{{ a is }}", "{{ a | }}", "{% break %}",
 ]
@@ -218,7 +289,7 @@ def render(env, source, turns, add_generation_prompt):
                                               bos_token="<s>", eos_token="</s>", tools=None, documents=None)
         return {"text": text}
     except (jinja2.exceptions.TemplateError, SyntaxError, TypeError, ValueError,
-            ZeroDivisionError) as error:
+            ZeroDivisionError, AttributeError) as error:
         return {"error": str(error)}
 
 
@@ -229,12 +300,18 @@ def main():
     env = environment()
     lines = []
     templates = {"smollm2": smollm2, "chatml": CHATML, "llama3 style": LLAMA3_STYLE, "qwen style": QWEN_STYLE,
-                 "alternating style": ALTERNATING_STYLE}
+                 "alternating style": ALTERNATING_STYLE, "gemma style": GEMMA_STYLE, "phi3 style": PHI3_STYLE,
+                 "harmony style": HARMONY_STYLE}
+    # The one template that asks for the day is rendered at noon of a fixed one.
+    timed = environment()
+    timed.globals["strftime_now"] = datetime.datetime(2026, 11, 3, 12, 34, 56).strftime
     for name, source in templates.items():
         for turns in TURNS.values():
             for prompt in (False, True):
                 case = {"template": name, "messages": turns, "prompt": prompt}
-                lines.append({**case, **render(env, source, turns, prompt)})
+                at_noon = name == "harmony style"
+                lines.append({**case, **({"now": True} if at_noon else {}),
+                              **render(timed if at_noon else env, source, turns, prompt)})
     for source in SNIPPETS:
         turns = TURNS["system and user"]
         lines.append({"source": source, "messages": turns, "prompt": True, **render(env, source, turns, True)})

@@ -243,7 +243,7 @@ class DecodeBench {
     size_t bytes = model_->weights().bytes;
     const GgufTensor* table = model_->file().FindTensor("token_embd.weight");
     if (!model_->arch().tied_embeddings && table != nullptr) {
-      bytes -= std::min(bytes, table->data.size());
+      bytes -= std::min(bytes, table->num_bytes());
     }
     return bytes;
   }

@@ -1,8 +1,11 @@
-// Order of the steps: repetition penalty, temperature, top-k, top-p, min-p, draw.
+// Order of the steps: logit bias, repetition, presence and frequency penalty, temperature, top-k,
+// top-p, min-p, draw.
 #include "runtime/engine/sampler.h"
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <numeric>
 #include <vector>
 
 #include "turboquant/base/numeric.h"
@@ -84,24 +87,85 @@ Status SamplingParams::Validate() const {
   TQ_RETURN_IF_ERROR(CheckRange("top_p", top_p, 0, 1, /*low_open=*/true));
   TQ_RETURN_IF_ERROR(CheckRange("min_p", min_p, 0, 1));
   TQ_RETURN_IF_ERROR(CheckRange("repetition_penalty", repetition_penalty, 0, 100, true));
+  TQ_RETURN_IF_ERROR(CheckRange("presence_penalty", presence_penalty, -2, 2));
+  TQ_RETURN_IF_ERROR(CheckRange("frequency_penalty", frequency_penalty, -2, 2));
+  for (const auto& [id, bias] : logit_bias) {
+    TQ_RETURN_IF_ERROR(CheckNotNegative("a token of logit_bias", id));
+    TQ_RETURN_IF_ERROR(CheckRange("a value of logit_bias", bias, -100, 100));
+  }
   return CheckNotNegative("penalty_last", penalty_last);
 }
 
-int32_t Sampler::Sample(std::span<const float> logits, std::span<const int32_t> history) {
-  std::vector<float> penalized;
-  if (params_.repetition_penalty != 1 && params_.penalty_last > 0 && !history.empty()) {
-    penalized.assign(logits.begin(), logits.end());
+Logprobs ComputeLogprobs(std::span<const float> logits, int32_t id, int num_top) {
+  const int32_t best = Greedy(logits);
+  Logprobs out;
+  if (best < 0) return out;
+  const double max = logits[static_cast<size_t>(best)];
+  double sum = 0;
+  for (const float logit : logits) {
+    // Equal infinities: max itself counts 1, the others nothing.
+    if (!std::isnan(logit)) sum += logit == max ? 1 : std::exp(logit - max);
+  }
+  const double log_sum = std::log(sum);
+  const auto logprob = [&](int32_t i) {
+    const float logit = logits[static_cast<size_t>(i)];
+    if (std::isnan(logit)) return -std::numeric_limits<float>::infinity();
+    return static_cast<float>((logit == max ? 0 : logit - max) - log_sum);
+  };
+  if (id >= 0 && static_cast<size_t>(id) < logits.size()) out.chosen = {id, logprob(id)};
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const size_t count = std::min(order.size(), static_cast<size_t>(std::max(num_top, 0)));
+  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count), order.end(),
+                    [&](int32_t a, int32_t b) {
+                      const float x = logprob(a), y = logprob(b);
+                      return x != y ? x > y : a < b;
+                    });
+  for (size_t i = 0; i < count; ++i) out.top.push_back({order[i], logprob(order[i])});
+  return out;
+}
+
+void Sampler::Adjust(std::span<const int32_t> history, std::span<float> logits) const {
+  const auto is_token = [&](int32_t id) {
+    return id >= 0 && static_cast<size_t>(id) < logits.size();
+  };
+  for (const auto& [id, bias] : params_.logit_bias) {
+    if (is_token(id)) logits[static_cast<size_t>(id)] += bias;
+  }
+  if (params_.repetition_penalty != 1) {
     const size_t n = std::min(history.size(), static_cast<size_t>(params_.penalty_last));
     std::vector<int32_t> recent(history.end() - static_cast<std::ptrdiff_t>(n), history.end());
     std::sort(recent.begin(), recent.end());
     recent.erase(std::unique(recent.begin(), recent.end()), recent.end());
     for (const int32_t id : recent) {
-      if (id < 0 || static_cast<size_t>(id) >= penalized.size()) continue;
-      float& logit = penalized[static_cast<size_t>(id)];
+      if (!is_token(id)) continue;
+      float& logit = logits[static_cast<size_t>(id)];
       logit = logit > 0 ? logit / params_.repetition_penalty : logit * params_.repetition_penalty;
     }
-    logits = penalized;
   }
+  for (const auto& [id, count] : drawn_) {
+    if (!is_token(id)) continue;
+    logits[static_cast<size_t>(id)] -=
+        params_.presence_penalty + static_cast<float>(count) * params_.frequency_penalty;
+  }
+}
+
+int32_t Sampler::Sample(std::span<const float> logits, std::span<const int32_t> history) {
+  const bool counts = params_.presence_penalty != 0 || params_.frequency_penalty != 0;
+  const bool repetition =
+      params_.repetition_penalty != 1 && params_.penalty_last > 0 && !history.empty();
+  std::vector<float> adjusted;
+  if (repetition || !params_.logit_bias.empty() || (counts && !drawn_.empty())) {
+    adjusted.assign(logits.begin(), logits.end());
+    Adjust(history, adjusted);
+    logits = adjusted;
+  }
+  const int32_t id = Choose(logits);
+  if (counts && id >= 0) ++drawn_[id];
+  return id;
+}
+
+int32_t Sampler::Choose(std::span<const float> logits) {
   const int32_t best = Greedy(logits);
   if (params_.temperature == 0 || best < 0) return best;
   const float max = logits[static_cast<size_t>(best)];

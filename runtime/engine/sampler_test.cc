@@ -94,6 +94,50 @@ TEST(Sampler, RepetitionPenaltyReachesAsFarBackAsItSays) {
   EXPECT_EQ(Sampler(params).Sample(logits, std::vector<int32_t>{0, 0}), 0);
 }
 
+TEST(Sampler, PresenceCountsOnceFrequencyEachTime) {
+  const std::vector<float> logits = {3, 2.5f, 1};
+  Sampler presence({.presence_penalty = 1});
+  std::vector<int32_t> ids;
+  for (int i = 0; i < 4; ++i) ids.push_back(presence.Sample(logits, {}));
+  EXPECT_EQ(ids, (std::vector<int32_t>{0, 1, 0, 0})) << "2 and 1.5 from then on";
+  Sampler frequency({.frequency_penalty = 1});
+  ids.clear();
+  for (int i = 0; i < 5; ++i) ids.push_back(frequency.Sample(logits, {}));
+  EXPECT_EQ(ids, (std::vector<int32_t>{0, 1, 0, 1, 0})) << "3 2.5, 2 2.5, 2 1.5, 1 1.5, 1 0.5";
+  EXPECT_EQ(Sampler({.presence_penalty = 2}).Sample(logits, std::vector<int32_t>{0, 0}), 0)
+      << "the prompt does not count";
+}
+
+TEST(Sampler, LogitBiasComesFirst) {
+  const std::vector<float> logits = {3, 2.5f, 1};
+  EXPECT_EQ(Sampler({.logit_bias = {{2, 5.0f}}}).Sample(logits, {}), 2);
+  EXPECT_EQ(Sampler({.logit_bias = {{0, -100.0f}, {1, -100.0f}}}).Sample(logits, {}), 2);
+  EXPECT_EQ(Sampler({.logit_bias = {{7, 100.0f}}}).Sample(logits, {}), 0)
+      << "not in the vocabulary";
+  // 2.5 + 2 = 4.5, halved: 2.25 < 3.
+  EXPECT_EQ(Sampler({.repetition_penalty = 2, .logit_bias = {{1, 2.0f}}})
+                .Sample(logits, std::vector<int32_t>{1}),
+            0);
+}
+
+TEST(Logprobs, AreThoseOfTheModel) {
+  // Probabilities 1/7, 2/7, 4/7.
+  const std::vector<float> logits = {1, 1 + std::log(2.0f), 1 + std::log(4.0f), kNan, -kInf};
+  const Logprobs got = ComputeLogprobs(logits, 1, 2);
+  EXPECT_EQ(got.chosen.id, 1);
+  EXPECT_NEAR(got.chosen.logprob, std::log(2.0 / 7), 1e-6);
+  ASSERT_EQ(got.top.size(), 2u);
+  EXPECT_EQ(got.top[0].id, 2);
+  EXPECT_NEAR(got.top[0].logprob, std::log(4.0 / 7), 1e-6);
+  EXPECT_EQ(got.top[1].id, 1);
+  EXPECT_EQ(ComputeLogprobs(logits, 3, 0).chosen.logprob, -kInf);
+  EXPECT_EQ(ComputeLogprobs(logits, 0, 100).top.size(), 5u);
+  EXPECT_EQ(ComputeLogprobs(std::vector<float>{0, 0}, 0, 2).top[0].id, 0) << "the lowest of equals";
+  EXPECT_EQ(ComputeLogprobs(std::vector<float>{1, kInf}, 1, 0).chosen.logprob, 0);
+  EXPECT_EQ(ComputeLogprobs(std::vector<float>{kNan}, 0, 3).top.size(), 0u);
+  EXPECT_EQ(ComputeLogprobs({}, 0, 3).chosen.id, -1);
+}
+
 TEST(SamplingParams, ValidateNamesParameterValueAndRange) {
   const auto message = [](const SamplingParams& p) {
     EXPECT_EQ(p.Validate().code(), StatusCode::kInvalidArgument);
@@ -109,6 +153,12 @@ TEST(SamplingParams, ValidateNamesParameterValueAndRange) {
   EXPECT_EQ(message({.repetition_penalty = 0}),
             "repetition_penalty = 0: expected more than 0 to 100");
   EXPECT_EQ(message({.penalty_last = -1}), "penalty_last = -1: expected 0 or more");
+  EXPECT_EQ(message({.presence_penalty = 3}), "presence_penalty = 3: expected -2 to 2");
+  EXPECT_EQ(message({.frequency_penalty = -3}), "frequency_penalty = -3: expected -2 to 2");
+  EXPECT_EQ(message({.logit_bias = {{-1, 0.0f}}}),
+            "a token of logit_bias = -1: expected 0 or more");
+  EXPECT_EQ(message({.logit_bias = {{1, 101.0f}}}),
+            "a value of logit_bias = 101: expected -100 to 100");
 }
 
 }  // namespace

@@ -26,6 +26,11 @@ Status GenerateOptions::Validate() const {
   for (const std::string& text : stop) {
     if (text.empty()) return InvalidArgument("a stop string is empty");
   }
+  constexpr int kMostLogprobs = 100;
+  if (logprobs < -1 || logprobs > kMostLogprobs) {
+    return InvalidArgument("logprobs = ", logprobs, ": expected 0 to ", kMostLogprobs,
+                           ", or -1 for none");
+  }
   if (context_shift) {
     return Unsupported(
         "context shift: stored keys are turned by their position and would have to be decoded, "
@@ -118,6 +123,12 @@ Result<GenerateResult> Session::Generate(const Tokenizer& tokenizer, const Gener
   if (last_logits_.empty()) {
     return FailedPrecondition("there is nothing to continue from: prefill a prompt first");
   }
+  for (const auto& [id, bias] : options.sampling.logit_bias) {
+    if (id >= model_->arch().vocab_size) {
+      return InvalidArgument("logit_bias names token ", id, ", but the model has ",
+                             model_->arch().vocab_size);
+    }
+  }
   GenerateResult result;
   result.prompt_tokens = std::exchange(prefilled_tokens_, 0);
   result.prefill_seconds = std::exchange(prefilled_seconds_, 0.0);
@@ -152,6 +163,9 @@ Result<GenerateResult> Session::Generate(const Tokenizer& tokenizer, const Gener
       result.finish_reason = FinishReason::kStop;
       break;
     }
+    if (options.logprobs >= 0) {
+      result.logprobs.push_back(ComputeLogprobs(last_logits_, token, options.logprobs));
+    }
     if (!tokenizer.IsSpecial(token)) show(stops.Push(decoder.Push(token)));
     const Clock::time_point start = Clock::now();
     TQ_RETURN_IF_ERROR(Decode(token));
@@ -166,6 +180,59 @@ Result<GenerateResult> Session::Generate(const Tokenizer& tokenizer, const Gener
   show(stops.Push(decoder.Finish()));
   show(stops.Finish());
   return result;
+}
+
+Result<std::vector<GenerateResult>> Session::GenerateSeveral(const Tokenizer& tokenizer,
+                                                             const GenerateOptions& options,
+                                                             int count, const AnswerSink& on_text) {
+  if (count < 1) return InvalidArgument("number of answers = ", count, ": expected 1 or more");
+  std::vector<GenerateResult> results;
+  const auto generate = [&](int answer) {
+    GenerateOptions own = options;
+    own.sampling.seed += static_cast<uint64_t>(answer);
+    TextSink sink;
+    if (on_text) sink = [&, answer](const std::string& text) { on_text(answer, text); };
+    return Generate(tokenizer, own, sink);
+  };
+  if (count == 1) {
+    TQ_ASSIGN_OR_RETURN(GenerateResult result, generate(0));
+    results.push_back(std::move(result));
+    return results;
+  }
+  // The prompt stays in a fork; each answer but the first works on a fork of it.
+  TQ_ASSIGN_OR_RETURN(const SeqId prompt, cache_->Fork(seq_));
+  const std::vector<TokenId> history = history_;
+  const std::vector<float> logits = last_logits_;
+  SeqId first = seq_;
+  std::vector<TokenId> first_history;
+  std::vector<float> first_logits;
+  Status status;
+  for (int answer = 0; answer < count && status.ok(); ++answer) {
+    if (answer > 0) {
+      const Result<SeqId> fork = cache_->Fork(prompt);
+      status = fork.status();
+      if (!status.ok()) break;
+      seq_ = *fork;
+      history_ = history;
+      last_logits_ = logits;
+    }
+    Result<GenerateResult> result = generate(answer);
+    status = result.status();
+    if (status.ok()) results.push_back(*std::move(result));
+    if (answer == 0) {
+      first_history = history_;
+      first_logits = last_logits_;
+    } else {
+      TQ_RETURN_IF_ERROR(cache_->Free(seq_));
+    }
+    if (status.ok() && results.back().finish_reason == FinishReason::kCancelled) break;
+  }
+  seq_ = first;
+  history_ = std::move(first_history);
+  last_logits_ = std::move(first_logits);
+  TQ_RETURN_IF_ERROR(cache_->Free(prompt));
+  TQ_RETURN_IF_ERROR(status);
+  return results;
 }
 
 Result<TruncateResult> Session::Truncate(int64_t len) {

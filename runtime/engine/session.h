@@ -24,6 +24,7 @@ struct GenerateOptions {
   SamplingParams sampling = {};
   std::vector<std::string> stop = {};  // strings that end the text; not part of it
   bool ignore_stop_tokens = false;
+  int logprobs = -1;  // of each token: this many of the most probable beside it; -1: none at all
   const std::atomic<bool>* cancel = nullptr;  // set from outside: stop after the current token
   // Going on beyond the context by dropping old tokens: refused as kUnsupported.
   bool context_shift = false;
@@ -37,6 +38,7 @@ const char* FinishReasonName(FinishReason reason);  // "stop", "length", "contex
 struct GenerateResult {
   std::string text;
   std::vector<TokenId> tokens;
+  std::vector<Logprobs> logprobs;  // of each token, if asked for
   FinishReason finish_reason = FinishReason::kStop;
   int64_t prompt_tokens = 0;
   double prefill_seconds = 0, decode_seconds = 0;
@@ -70,6 +72,13 @@ class Session {
   using TextSink = std::function<void(const std::string&)>;
   Result<GenerateResult> Generate(const Tokenizer& tokenizer, const GenerateOptions& options,
                                   const TextSink& on_text = {});
+  // `count` answers to the same prompt, one after the other: answer i is what Generate gives with
+  // the seed + i. on_text gets the number of the answer too. Afterwards the sequence is that of the
+  // first.
+  using AnswerSink = std::function<void(int answer, const std::string& text)>;
+  Result<std::vector<GenerateResult>> GenerateSeveral(const Tokenizer& tokenizer,
+                                                      const GenerateOptions& options, int count,
+                                                      const AnswerSink& on_text = {});
   // One token forward; last_logits() is renewed.
   Status Decode(TokenId token);
   Result<TruncateResult> Truncate(int64_t len);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 
 namespace tq {
 namespace {
@@ -97,6 +98,60 @@ class SessionTest : public testing::Test {
   std::vector<std::string> pieces_;
 };
 
+TEST_F(SessionTest, LogprobsAreOfEachToken) {
+  Start({0, 2, 3, 4, kEnd}, 2);
+  const auto r = Generate({.logprobs = 2});
+  ASSERT_TRUE(r.ok()) << r.status().ToString();
+  ASSERT_EQ(r->logprobs.size(), 2u);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(r->logprobs[i].chosen.id, r->tokens[i]);
+    EXPECT_LT(r->logprobs[i].chosen.logprob, 0);
+    ASSERT_EQ(r->logprobs[i].top.size(), 2u);
+    EXPECT_EQ(r->logprobs[i].top[0].id, r->tokens[i]) << "greedy takes the most probable";
+    EXPECT_GT(r->logprobs[i].top[0].logprob, r->logprobs[i].top[1].logprob);
+  }
+  EXPECT_EQ(Generate()->logprobs.size(), 0u);
+}
+
+TEST_F(SessionTest, SeveralAnswersAreThoseOfTheirSeeds) {
+  const std::vector<TokenId> script = {0, 2};  // then all tokens are likely
+  GenerateOptions options = {.max_tokens = 12, .ignore_stop_tokens = true};
+  options.sampling.temperature = 1;
+  options.sampling.seed = 5;
+  Start(script, 2);
+  std::map<int, std::string> streamed;
+  const auto several = session_->GenerateSeveral(
+      tokenizer_, options, 3,
+      [&](int answer, const std::string& text) { streamed[answer] += text; });
+  ASSERT_TRUE(several.ok()) << several.status().ToString();
+  ASSERT_EQ(several->size(), 3u);
+  EXPECT_EQ(session_->length(), 14) << "the sequence is that of the first answer";
+  const std::vector<TokenId> held(session_->tokens().begin() + 2, session_->tokens().end());
+  EXPECT_EQ(held, (*several)[0].tokens);
+  EXPECT_NE((*several)[0].tokens, (*several)[1].tokens);
+  for (int i = 0; i < 3; ++i) {
+    Start(script, 2);
+    GenerateOptions own = options;
+    own.sampling.seed += static_cast<uint64_t>(i);
+    const auto alone = Generate(own);
+    ASSERT_TRUE(alone.ok());
+    EXPECT_EQ(alone->tokens, (*several)[static_cast<size_t>(i)].tokens) << i;
+    EXPECT_EQ(alone->text, streamed[i]);
+  }
+  EXPECT_EQ(session_->GenerateSeveral(tokenizer_, options, 0).status().message(),
+            "number of answers = 0: expected 1 or more");
+}
+
+TEST_F(SessionTest, ABiasOutsideOfTheVocabularyIsAnError) {
+  Start({0, 2, 3}, 2);
+  GenerateOptions options;
+  options.sampling.logit_bias = {{10, 1.0f}};
+  EXPECT_EQ(Generate(options).status().message(),
+            "logit_bias names token 10, but the model has 10");
+  EXPECT_EQ(Generate({.logprobs = 101}).status().message(),
+            "logprobs = 101: expected 0 to 100, or -1 for none");
+}
+
 TEST_F(SessionTest, GeneratesUntilTheStopToken) {
   Start({0, 2, 3, 4, 5, kEnd}, 2);
   const auto r = Generate();
@@ -132,7 +187,9 @@ TEST_F(SessionTest, StopTokensCanBeIgnored) {
 
 TEST_F(SessionTest, AStopStringAcrossTokensIsCutOff) {
   Start({2, 3, 8, 9, 5}, 1);
-  const auto r = Generate({.stop = {"END", "nothing"}});
+  GenerateOptions options;
+  options.stop = {"END", "nothing"};
+  const auto r = Generate(options);
   ASSERT_TRUE(r.ok());
   EXPECT_EQ(r->text, " wor");
   EXPECT_EQ(r->finish_reason, FinishReason::kStop);
@@ -142,7 +199,9 @@ TEST_F(SessionTest, AStopStringAcrossTokensIsCutOff) {
 
 TEST_F(SessionTest, TextHeldForAStopStringComesOutAtTheEnd) {
   Start({2, 3, 8, kEnd}, 1);
-  const auto r = Generate({.stop = {"END"}});
+  GenerateOptions options;
+  options.stop = {"END"};
+  const auto r = Generate(options);
   ASSERT_TRUE(r.ok());
   EXPECT_EQ(r->text, " worEN");
   EXPECT_EQ(pieces_, (std::vector<std::string>{" wor", "EN"}));
@@ -268,7 +327,9 @@ TEST_F(SessionTest, GenerateErrors) {
             "turned and stored again, which loses precision with every shift; raise the context, "
             "or start again from a shorter prompt");
   EXPECT_EQ(message({.max_tokens = -1}), "max_tokens = -1: expected 0 or more");
-  EXPECT_EQ(message({.stop = {"a", ""}}), "a stop string is empty");
+  GenerateOptions empty;
+  empty.stop = {"a", ""};
+  EXPECT_EQ(message(empty), "a stop string is empty");
   EXPECT_EQ(message({.sampling = {.top_k = -1}}), "top_k = -1: expected 0 or more");
   auto fresh = Session::Create(*model_, model_->Config(), 10);
   ASSERT_TRUE(fresh.ok());

@@ -592,6 +592,15 @@ TEST_F(SplitGguf, PartsAreOneModel) {
   }
 }
 
+TEST_F(SplitGguf, EveryTruncationOfAPartIsAnError) {
+  const Result<std::string> whole = ReadFile(Path(2));
+  ASSERT_TRUE(whole.ok());
+  for (size_t n = 0; n < whole->size(); ++n) {
+    ASSERT_TRUE(WriteFileAtomic(Path(2), whole->substr(0, n)).ok());
+    ExpectError(Path(1), StatusCode::kDataLoss, "-00002-of-00003.gguf");
+  }
+}
+
 TEST_F(SplitGguf, PartsThatDoNotFitAreRefused) {
   ExpectError(Path(2), StatusCode::kInvalidArgument, "name its first part, '");
   Write(2, Part(1, 4).Tensor("b", GgmlType::kF32, {1}, "bbbb"));

@@ -5,6 +5,8 @@
 #include <set>
 #include <utility>
 
+#include "runtime/formats/pre_patterns.h"
+
 namespace tq {
 namespace {
 
@@ -20,30 +22,6 @@ enum TokenKind : int64_t {
 };
 constexpr int64_t kMaxTokens = 1 << 24;
 constexpr const char* kMeta = "\xE2\x96\x81";  // U+2581, which stands for a blank
-
-// The expression that ByteLevel itself cuts with.
-constexpr const char* kByteLevel =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-
-// Which tokenizer.ggml.pre cuts so, with which expressions. A pipeline that is not here is passed
-// on as it is (tokenizer.tq.pre_regex).
-struct KnownPipeline {
-  const char* pre;
-  std::array<const char*, 4> regex;
-};
-constexpr const char* kLlama3 =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr const char* kQwen2 =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr const char* kO200k =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr const char* kTekken =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr KnownPipeline kPipelines[] = {
-    {"gpt-2", {kByteLevel}},  {"smollm", {R"(\p{N})", kByteLevel}},
-    {"llama-bpe", {kLlama3}}, {"qwen2", {kQwen2}},
-    {"gpt-4o", {kO200k}},     {"tekken", {kTekken}},
-};
 
 // What is read of tokenizer.json.
 struct Pipeline {
@@ -166,7 +144,7 @@ Status ReadPreTokenizerStep(const JsonObject& step, const std::string& type, Pip
     TQ_ASSIGN_OR_RETURN(const std::optional<bool> prefix, step.Bool("add_prefix_space"));
     TQ_ASSIGN_OR_RETURN(const std::optional<bool> regex, step.Bool("use_regex"));
     if (prefix.value_or(true)) return NotBuilt("add_prefix_space of the pre-tokenizer", step);
-    if (regex.value_or(true)) out.regex.emplace_back(kByteLevel);
+    if (regex.value_or(true)) out.regex.emplace_back(kByteLevelRegex);
     return OkStatus();
   }
   if (type == "Digits") {
@@ -232,7 +210,7 @@ class TokenizerReader {
     }
     TQ_RETURN_IF_ERROR(ReadAddedTokens(tokenizer));
     FillHoles();
-    if (!pipeline_.normalizer.empty()) Set("tokenizer.tq.normalizer", pipeline_.normalizer);
+    Set("tokenizer.tq.normalizer", pipeline_.normalizer);
     TQ_RETURN_IF_ERROR(ReadSpecials(settings));
     TQ_RETURN_IF_ERROR(ReadBos(tokenizer, settings));
     TQ_RETURN_IF_ERROR(ReadChatTemplate(settings));
@@ -350,10 +328,10 @@ class TokenizerReader {
     TQ_ASSIGN_OR_RETURN(const std::optional<bool> ignore_merges, model.Bool("ignore_merges"));
     Set("tokenizer.tq.ignore_merges", ignore_merges.value_or(false));
     std::string pre = "custom";
-    for (const KnownPipeline& known : kPipelines) {
-      const auto end = std::find(known.regex.begin(), known.regex.end(), nullptr);
-      if (std::equal(known.regex.begin(), end, pipeline_.regex.begin(), pipeline_.regex.end())) {
-        pre = known.pre;
+    for (const PrePattern& known : PrePatterns()) {
+      if (std::ranges::equal(RegexOf(known), pipeline_.regex)) {
+        pre = NamesOf(known).front();
+        break;
       }
     }
     if (pre == "custom") Set("tokenizer.tq.pre_regex", pipeline_.regex);
@@ -378,8 +356,6 @@ class TokenizerReader {
       TQ_RETURN_IF_ERROR(AddToken(text, id, is_byte ? kByte : id == unknown ? kUnknown : kNormal));
       scores.push_back(entry[1].get<double>());
     }
-    scores.resize(static_cast<size_t>(std::max<int64_t>(vocab_size_, 0)));
-    scores.resize(std::max(scores.size(), tokens_.size()));
     scores_ = std::move(scores);
     if (unknown) Set("tokenizer.ggml.unknown_token_id", static_cast<uint64_t>(*unknown));
     Set("tokenizer.ggml.model", std::string("t5"));

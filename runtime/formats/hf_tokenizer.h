@@ -1,7 +1,7 @@
 // tokenizer.json and what lies around it as GGUF's tokenizer.* metadata.
 //
 // GGUF's keys do not say everything that a tokenizer.json may ask for. What goes beyond them is in
-// keys of our own, which are left out where GGUF's reading is the same:
+// keys of our own:
 //   tokenizer.tq.normalizer      strings: nfc nfd nfkc nfkd, white (all whitespace is a blank),
 //                                collapse (runs of blanks), lstrip, rstrip, and how a text gets its
 //                                first blank: prefix_missing (if it has none), prefix_first (only

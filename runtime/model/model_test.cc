@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <map>
 #include <numeric>
 
 #include "runtime/model/tiny_llama_for_test.h"
 #include "turboquant/base/file.h"
+#include "turboquant/base/safetensors.h"
 
 namespace tq {
 namespace {
@@ -363,6 +366,58 @@ TEST(ModelLoad, CanBeCancelled) {
 TEST(ModelLoad, AFileThatIsNotThere) {
   ThreadPool pool(1);
   EXPECT_EQ(Model::Load("/nonexistent/model.gguf", pool).status().code(), StatusCode::kNotFound);
+}
+
+// The same weights as a folder: GGUF's names back to those of the checkpoint, rows as they are
+// there.
+void WriteFolder(const TinyLlama& tiny, const std::string& path) {
+  const std::map<std::string, std::string> names = {
+      {"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"},
+      {"attn_norm", "input_layernorm"},     {"ffn_norm", "post_attention_layernorm"},
+      {"attn_q", "self_attn.q_proj"},       {"attn_k", "self_attn.k_proj"},
+      {"attn_v", "self_attn.v_proj"},       {"attn_output", "self_attn.o_proj"},
+      {"ffn_gate", "mlp.gate_proj"},        {"ffn_up", "mlp.up_proj"},
+      {"ffn_down", "mlp.down_proj"}};
+  std::vector<SafetensorsSource> tensors;
+  for (const auto& [name, values] : tiny.floats) {
+    const size_t end = name.rfind('.'), dot = name.rfind('.', end - 1);
+    const size_t begin = dot == std::string::npos ? 0 : dot + 1;
+    std::string hf = names.at(name.substr(begin, end - begin)) + name.substr(end);
+    if (begin > 0) hf = "model.layers." + name.substr(4, begin - 4) + hf;
+    const bool is_vector = name.find("norm") != std::string::npos || name.ends_with(".bias");
+    const auto size = static_cast<int64_t>(values.size());
+    const int64_t in = name.find("attn_output") != std::string::npos
+                           ? int64_t{tiny.q_heads} * tiny.head_dim
+                       : name.find("ffn_down") != std::string::npos ? tiny.ffn
+                                                                    : tiny.hidden;
+    std::vector<int64_t> shape = {size};
+    if (!is_vector) shape = {size / in, in};
+    tensors.push_back({hf, shape, values});
+  }
+  std::filesystem::create_directory(path);
+  ASSERT_TRUE(WriteSafetensors(path + "/model.safetensors", tensors).ok());
+  const std::string config =
+      StrCat(R"({"model_type": "llama", "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,)",
+             R"("rope_theta": 10000.0, "num_hidden_layers": )", tiny.num_layers,
+             R"(, "hidden_size": )", tiny.hidden, R"(, "intermediate_size": )", tiny.ffn,
+             R"(, "num_attention_heads": )", tiny.q_heads, R"(, "num_key_value_heads": )",
+             tiny.kv_heads, R"(, "vocab_size": )", tiny.vocab, "}");
+  ASSERT_TRUE(WriteFileAtomic(path + "/config.json", config).ok());
+}
+
+TEST(ModelLoad, AFolderGivesTheBitsOfItsGgufFile) {
+  ThreadPool pool(2);
+  TinyLlama tiny;
+  tiny.bias = true;
+  const std::string bytes = tiny.Build(), path = testing::TempDir() + "/tiny_folder";
+  WriteFolder(tiny, path);
+  const auto gguf = tiny.Make(bytes, pool);
+  const auto folder = Model::Load(path, pool);
+  ASSERT_TRUE(gguf.ok());
+  ASSERT_TRUE(folder.ok()) << folder.status().ToString();
+  const std::vector<int32_t> tokens = SomeTokens(9);
+  EXPECT_EQ(AllLogits(**folder, "f16", tokens, 9), AllLogits(**gguf, "f16", tokens, 9));
+  EXPECT_EQ((*folder)->KBias(), (*gguf)->KBias());
 }
 
 TEST(Model, KBiasIsInHuggingFaceOrderAndBecomesTheCentre) {

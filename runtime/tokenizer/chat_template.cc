@@ -25,7 +25,7 @@ Result<ChatTemplate> ChatTemplate::Parse(const std::string& source) {
 
 Result<std::string> ChatTemplate::Render(const std::vector<ChatMessage>& messages,
                                          bool add_generation_prompt, const std::string& bos,
-                                         const std::string& eos) const {
+                                         const std::string& eos, const std::tm* now) const {
   using jinja::Value;
   jinja::List list;
   for (const ChatMessage& message : messages) {
@@ -36,12 +36,14 @@ Result<std::string> ChatTemplate::Render(const std::vector<ChatMessage>& message
   TQ_ASSIGN_OR_RETURN(Value all, jinja::MakeList(std::move(list)));
   // What the reference implementation passes when there are no tools.
   Result<std::string> text =
-      jinja::Render(root_->body, {{"messages", std::move(all)},
-                                  {"add_generation_prompt", Value::Bool(add_generation_prompt)},
-                                  {"bos_token", Value::Text(bos)},
-                                  {"eos_token", Value::Text(eos)},
-                                  {"tools", Value::NoneValue()},
-                                  {"documents", Value::NoneValue()}});
+      jinja::Render(root_->body,
+                    {{"messages", std::move(all)},
+                     {"add_generation_prompt", Value::Bool(add_generation_prompt)},
+                     {"bos_token", Value::Text(bos)},
+                     {"eos_token", Value::Text(eos)},
+                     {"tools", Value::NoneValue()},
+                     {"documents", Value::NoneValue()}},
+                    now);
   if (!text.ok()) return text.status().WithContext("chat template");
   return text;
 }

@@ -1,6 +1,7 @@
 // Chat templates: the model's own Jinja template, rendered as jinja2 would, in a sandboxed subset.
 #pragma once
 
+#include <ctime>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,7 +11,7 @@
 namespace tq {
 
 struct ChatMessage {
-  std::string role;     // "system", "user", "assistant"
+  std::string role;  // "system", "user", "assistant"
   std::string content;
 };
 
@@ -24,8 +25,10 @@ class ChatTemplate {
 
   // Bounded work: a template that loops or grows beyond limits is an error. raise_exception() in
   // the template becomes kInvalidArgument with its message.
+  // `now`: the time that strftime_now tells; without it the template has no such function.
   Result<std::string> Render(const std::vector<ChatMessage>& messages, bool add_generation_prompt,
-                             const std::string& bos = "", const std::string& eos = "") const;
+                             const std::string& bos = "", const std::string& eos = "",
+                             const std::tm* now = nullptr) const;
 
  private:
   struct Node;

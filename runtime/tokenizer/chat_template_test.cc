@@ -29,8 +29,20 @@ TEST(ChatTemplate, EqualsTheReference) {
     std::vector<ChatMessage> messages;
     for (const auto& message : entry["messages"]) messages.push_back({message[0], message[1]});
     const Result<ChatTemplate> chat = ChatTemplate::Parse(source);
+    const std::tm noon = {.tm_sec = 56,
+                          .tm_min = 34,
+                          .tm_hour = 12,
+                          .tm_mday = 3,
+                          .tm_mon = 10,
+                          .tm_year = 126,
+                          .tm_wday = 2,
+                          .tm_yday = 306,
+                          .tm_isdst = 0,
+                          .tm_gmtoff = 0,
+                          .tm_zone = nullptr};
     const Result<std::string> got = chat.ok()
-                                        ? chat->Render(messages, entry["prompt"], "<s>", "</s>")
+                                        ? chat->Render(messages, entry["prompt"], "<s>", "</s>",
+                                                       entry.contains("now") ? &noon : nullptr)
                                         : Result<std::string>(chat.status());
     if (entry.contains("error")) {
       ++num_errors;
@@ -70,8 +82,9 @@ TEST(ChatTemplate, ErrorsNameTheLine) {
 
 TEST(ChatTemplate, NamesWhatIsNotSupported) {
   const auto unsupported = StatusCode::kUnsupported;
-  ExpectError("\n{% macro f() %}{% endmacro %}", unsupported,
-              "line 2: 'macro' is not supported; supported tags: if, for, set, break, continue");
+  ExpectError("\n{% import 'x' as y %}", unsupported,
+              "line 2: 'import' is not supported; supported tags: if, for, set, macro, break, "
+              "continue");
   ExpectError("{{ 1 | frobnicate }}", unsupported, "line 1: filter 'frobnicate' is not supported");
   ExpectError("{{ 1 is sameas 1 }}", unsupported, "line 1: test 'sameas' is not supported");
   ExpectError("{% raw %}{{{% endraw %}", unsupported, "line 1: 'raw' is not supported");
@@ -81,6 +94,32 @@ TEST(ChatTemplate, NamesWhatIsNotSupported) {
                 .status()
                 .message()
                 .find("method 'format' of a string is not supported; supported: "),
+            std::string::npos);
+}
+
+TEST(ChatTemplate, MacrosAreBounded) {
+  ExpectError("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", StatusCode::kInvalidArgument, [] {
+    std::string lines;
+    for (int i = 0; i < 25; ++i) lines += "line 1: ";
+    return lines + "macros call each other more than 24 deep";
+  }());
+  const std::string twice =
+      "{% macro f(n) %}{% if n > 0 %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}xxxxxxxxxxxxxxxx"
+      "{% endmacro %}{{ f(23) }}";
+  EXPECT_NE(RenderOnce(twice).status().message().find("more work or writes more text"),
+            std::string::npos);
+}
+
+TEST(ChatTemplate, TheDayIsTheCallers) {
+  const auto chat =
+      ChatTemplate::Parse("{{ strftime_now('%Y') if strftime_now is defined else 'no' }}");
+  ASSERT_TRUE(chat.ok());
+  std::tm now = {};
+  now.tm_year = 101;
+  EXPECT_EQ(*chat->Render({}, false), "no");
+  EXPECT_EQ(*chat->Render({}, false, "", "", &now), "2001");
+  const auto long_format = ChatTemplate::Parse("{{ strftime_now('%c' * 60) }}");
+  EXPECT_NE(long_format->Render({}, false, "", "", &now).status().message().find("at most 100"),
             std::string::npos);
 }
 

@@ -2,9 +2,11 @@
 // are. What would need more (another kind, an option, letters that are not ASCII) is an error that
 // says so.
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <functional>
+#include <numeric>
 
 #include "runtime/tokenizer/jinja_eval.h"
 
@@ -12,10 +14,10 @@ namespace tq::jinja {
 namespace {
 
 constexpr std::string_view kFilters[] = {
-    "abs",        "capitalize", "count",      "d",       "default", "first", "indent",
-    "int",        "items",      "join",       "last",    "length",  "list",  "lower",
-    "map",        "reject",     "rejectattr", "replace", "reverse", "safe",  "select",
-    "selectattr", "string",     "tojson",     "trim",    "upper"};
+    "abs",        "capitalize", "count",  "d",          "default", "dictsort", "first", "indent",
+    "int",        "items",      "join",   "last",       "length",  "list",     "lower", "map",
+    "max",        "min",        "reject", "rejectattr", "replace", "reverse",  "safe",  "select",
+    "selectattr", "sort",       "string", "tojson",     "trim",    "unique",   "upper"};
 constexpr std::string_view kTests[] = {"boolean",  "defined",  "divisibleby", "eq",   "equalto",
                                        "even",     "false",    "float",       "in",   "integer",
                                        "iterable", "mapping",  "ne",          "none", "number",
@@ -320,6 +322,103 @@ Result<Value> Length(const Value& input) {
   return InvalidArgument("a value of kind ", KindName(input), " has no length");
 }
 
+// What sort, unique, min and max compare: an attribute or the item itself, without its case.
+Result<List> SortKeys(const List& items, const Value* attribute, bool case_sensitive) {
+  List keys;
+  for (const Value& item : items) {
+    Value key = attribute == nullptr ? item : GetAttribute(item, ToText(*attribute));
+    if (key.text() != nullptr && !case_sensitive) {
+      TQ_ASSIGN_OR_RETURN(key, ChangeCase(*key.text(), Case::kLower));
+    }
+    if (const double* d = std::get_if<double>(&key.v); d != nullptr && std::isnan(*d)) {
+      return InvalidArgument("NaN has no place in an order");
+    }
+    keys.push_back(std::move(key));
+  }
+  return keys;
+}
+
+// Positions of the items, least first; equals stay as they stand.
+Result<std::vector<size_t>> SortedOrder(const List& keys, bool reverse, Budget& budget) {
+  size_t cost = 0;
+  for (const Value& key : keys) {
+    // All of them compare with the first: they are all numbers or all texts.
+    TQ_RETURN_IF_ERROR(Compare(keys.front(), key).status());
+    cost += key.Cost() + 16;
+  }
+  TQ_RETURN_IF_ERROR(budget.SpendBytes(cost * static_cast<size_t>(std::bit_width(keys.size()))));
+  std::vector<size_t> order(keys.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    const Result<int> compared = Compare(keys[a], keys[b]);
+    TQ_CHECK(compared.ok());
+    return reverse ? *compared > 0 : *compared < 0;
+  });
+  return order;
+}
+
+bool Flag(const Arguments& arguments, size_t position, std::string_view name) {
+  const Value* value = arguments.Get(position, name);
+  return value != nullptr && Truth(*value);
+}
+
+Result<Value> Sort(const Value& input, const Arguments& arguments, Budget& budget) {
+  TQ_ASSIGN_OR_RETURN(const List items, Iterate(input, budget));
+  TQ_ASSIGN_OR_RETURN(const List keys, SortKeys(items, arguments.Get(2, "attribute"),
+                                                Flag(arguments, 1, "case_sensitive")));
+  TQ_ASSIGN_OR_RETURN(const std::vector<size_t> order,
+                      SortedOrder(keys, Flag(arguments, 0, "reverse"), budget));
+  List sorted;
+  for (const size_t i : order) sorted.push_back(items[i]);
+  return MakeList(std::move(sorted));
+}
+
+Result<Value> DictSort(const Value& input, const Arguments& arguments, Budget& budget) {
+  if (input.dict() == nullptr) return InvalidArgument("dictsort needs a dict");
+  const Value* by = arguments.Get(1, "by");
+  const std::string what = by == nullptr ? "key" : ToText(*by);
+  if (what != "key" && what != "value") {
+    return InvalidArgument("dictsort sorts by 'key' or 'value', not by '", what, "'");
+  }
+  List items;
+  for (const auto& [key, value] : *input.dict()) {
+    items.push_back(what == "key" ? Value::Text(key) : value);
+  }
+  TQ_ASSIGN_OR_RETURN(const List keys,
+                      SortKeys(items, nullptr, Flag(arguments, 0, "case_sensitive")));
+  TQ_ASSIGN_OR_RETURN(const std::vector<size_t> order,
+                      SortedOrder(keys, Flag(arguments, 2, "reverse"), budget));
+  Dict sorted;
+  for (const size_t i : order) sorted.push_back((*input.dict())[i]);
+  return Items(sorted);
+}
+
+// The first of equal items stays.
+Result<Value> Unique(const Value& input, const Arguments& arguments, Budget& budget) {
+  TQ_ASSIGN_OR_RETURN(const List items, Iterate(input, budget));
+  TQ_ASSIGN_OR_RETURN(const List keys, SortKeys(items, arguments.Get(1, "attribute"),
+                                                Flag(arguments, 0, "case_sensitive")));
+  List kept;
+  for (size_t i = 0; i < items.size(); ++i) {
+    TQ_RETURN_IF_ERROR(budget.SpendBytes((keys[i].Cost() + 16) * i));
+    const auto end = keys.begin() + static_cast<ptrdiff_t>(i);
+    const bool known =
+        std::any_of(keys.begin(), end, [&](const Value& key) { return Equal(key, keys[i]); });
+    if (!known) kept.push_back(items[i]);
+  }
+  return MakeList(std::move(kept));
+}
+
+Result<Value> Extreme(const Value& input, const Arguments& arguments, bool greatest,
+                      Budget& budget) {
+  TQ_ASSIGN_OR_RETURN(const List items, Iterate(input, budget));
+  if (items.empty()) return Value::Missing("there is no item to choose from");
+  TQ_ASSIGN_OR_RETURN(const List keys, SortKeys(items, arguments.Get(1, "attribute"),
+                                                Flag(arguments, 0, "case_sensitive")));
+  TQ_ASSIGN_OR_RETURN(const std::vector<size_t> order, SortedOrder(keys, greatest, budget));
+  return items[order.front()];
+}
+
 // Filters of any value; those of texts follow in ApplyFilter.
 Result<Value> ApplyToSequence(const std::string& name, const Value& input,
                               const Arguments& arguments, Budget& budget) {
@@ -380,6 +479,10 @@ Result<Value> ApplyFilter(const std::string& name, const Value& input, const Arg
   if (name == "tojson") return Json(input, arguments, budget);
   if (name == "int") return ToInteger(input, arguments);
   if (name == "map") return Map(input, arguments, budget);
+  if (name == "sort") return Sort(input, arguments, budget);
+  if (name == "dictsort") return DictSort(input, arguments, budget);
+  if (name == "unique") return Unique(input, arguments, budget);
+  if (name == "min" || name == "max") return Extreme(input, arguments, name == "max", budget);
   if (name == "select") return FilterByTest(input, arguments, false, true, budget);
   if (name == "reject") return FilterByTest(input, arguments, false, false, budget);
   if (name == "selectattr") return FilterByTest(input, arguments, true, true, budget);

@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
+#include <utility>
 
 namespace tq::jinja {
 namespace {
 
 using Scope = std::map<std::string, Value, std::less<>>;
 constexpr int64_t kMaxRange = 100000;
+constexpr int kMaxMacroDepth = 24;    // times the nesting of a template: what the stack holds
 constexpr size_t kStepsPerLoop = 16;  // the loop variable is a dict, made anew each time
 
 Status Overflow(const std::string& op) {
@@ -67,7 +70,9 @@ Result<Value> FloatArithmetic(const std::string& op, double a, double b) {
 
 class Evaluator {
  public:
-  explicit Evaluator(Scope variables) { scopes_.push_back(std::move(variables)); }
+  Evaluator(Scope variables, const std::tm* now) : now_(now) {
+    scopes_.push_back(std::move(variables));
+  }
 
   Status Run(const Body& body, std::string& out) {
     for (const Statement& statement : body) {
@@ -120,6 +125,7 @@ class Evaluator {
         TQ_RETURN_IF_ERROR(status);
         return AtLine(statement.line, Assign(statement, Value::Text(std::move(text))));
       }
+      case Statement::Kind::kMacro: macros_[statement.names[0]] = &statement; return OkStatus();
       case Statement::Kind::kBreak: flow_ = Flow::kBreak; return OkStatus();
       case Statement::Kind::kContinue: flow_ = Flow::kContinue; return OkStatus();
     }
@@ -275,6 +281,11 @@ class Evaluator {
         return AtLine(expr.line, ApplyFilter(expr.text, input, arguments, budget_));
       }
       case Expr::Kind::kTest: {
+        if (const Expr& name = *expr.args[0];
+            name.kind == Expr::Kind::kName &&
+            (expr.text == "defined" || expr.text == "undefined") && IsFunction(name.text)) {
+          return Value::Bool(expr.text == "defined");
+        }
         TQ_ASSIGN_OR_RETURN(const Value input, Eval(*expr.args[0]));
         TQ_ASSIGN_OR_RETURN(const Arguments arguments, EvalArguments(expr));
         size_t cost = input.Cost();
@@ -413,6 +424,12 @@ class Evaluator {
     if (Lookup(callee.text) != nullptr) {
       return AtLine(expr.line, InvalidArgument("'", callee.text, "' is no function"));
     }
+    if (const auto macro = macros_.find(callee.text); macro != macros_.end()) {
+      return AtLine(expr.line, CallMacro(*macro->second, arguments));
+    }
+    if (callee.text == "strftime_now" && now_ != nullptr) {
+      return AtLine(expr.line, FormatTime(arguments));
+    }
     if (callee.text == "raise_exception") {
       const Value* message = arguments.Get(0, "message");
       return InvalidArgument("the chat template refuses these messages: ",
@@ -433,6 +450,71 @@ class Evaluator {
       return Value{std::move(space)};
     }
     return AtLine(expr.line, InvalidArgument("'", callee.text, "' is undefined"));
+  }
+
+  // What can be called; a variable of the same name goes first.
+  bool IsFunction(const std::string& name) const {
+    if (Lookup(name) != nullptr) return false;
+    return macros_.count(name) != 0 || name == "range" || name == "namespace" ||
+           name == "raise_exception" || (name == "strftime_now" && now_ != nullptr);
+  }
+
+  // A macro sees its parameters and what stands outside of all loops, not the place of the call.
+  Result<Value> CallMacro(const Statement& macro, const Arguments& arguments) {
+    if (macro_depth_ >= kMaxMacroDepth) {
+      return InvalidArgument("macros call each other more than ", kMaxMacroDepth, " deep");
+    }
+    const size_t num_parameters = macro.defaults.size();
+    if (arguments.positional.size() > num_parameters) {
+      return InvalidArgument("macro '", macro.names[0], "' takes ", num_parameters,
+                             " arguments, not ", arguments.positional.size());
+    }
+    for (const auto& [name, value] : arguments.named) {
+      const auto at = std::find(macro.names.begin() + 1, macro.names.end(), name);
+      if (at == macro.names.end() ||
+          at - macro.names.begin() <= static_cast<ptrdiff_t>(arguments.positional.size())) {
+        return InvalidArgument("macro '", macro.names[0], "' has no parameter '", name,
+                               "' that is still free");
+      }
+    }
+    std::vector<Scope> outer;
+    std::move(scopes_.begin() + 1, scopes_.end(), std::back_inserter(outer));
+    scopes_.resize(1);
+    scopes_.emplace_back();
+    const Flow flow = std::exchange(flow_, Flow::kNext);
+    ++macro_depth_;
+    std::string text;
+    Status status;
+    for (size_t i = 0; i < num_parameters && status.ok(); ++i) {
+      const std::string& name = macro.names[i + 1];
+      if (const Value* given = arguments.Get(i, name); given != nullptr) {
+        scopes_.back()[name] = *given;
+      } else if (macro.defaults[i] != nullptr) {
+        Result<Value> value = Eval(*macro.defaults[i]);
+        status = value.status();
+        if (status.ok()) scopes_.back()[name] = *std::move(value);
+      } else {
+        scopes_.back()[name] = Value::Missing(StrCat("'", name, "' is undefined"));
+      }
+    }
+    if (status.ok()) status = Run(macro.body, text);
+    --macro_depth_;
+    flow_ = flow;
+    scopes_.resize(1);
+    std::move(outer.begin(), outer.end(), std::back_inserter(scopes_));
+    TQ_RETURN_IF_ERROR(status);
+    return Value::Text(std::move(text));
+  }
+
+  Result<Value> FormatTime(const Arguments& arguments) {
+    const Value* format = arguments.Get(0, "format");
+    constexpr size_t kMaxFormat = 100, kMaxTime = 2000;
+    if (format == nullptr || format->text() == nullptr || format->text()->size() > kMaxFormat) {
+      return InvalidArgument("strftime_now needs a format of at most ", kMaxFormat, " bytes");
+    }
+    char text[kMaxTime];
+    const size_t size = std::strftime(text, sizeof text, format->text()->c_str(), now_);
+    return Value::Text(std::string(text, size));
   }
 
   Result<Value> Range(const Arguments& arguments) {
@@ -554,15 +636,19 @@ class Evaluator {
   }
 
   std::vector<Scope> scopes_;
+  std::map<std::string, const Statement*, std::less<>> macros_;
+  const std::tm* now_;
+  int macro_depth_ = 0;
   Budget budget_;
   Flow flow_ = Flow::kNext;
 };
 
 }  // namespace
 
-Result<std::string> Render(const Body& body, std::map<std::string, Value, std::less<>> variables) {
+Result<std::string> Render(const Body& body, std::map<std::string, Value, std::less<>> variables,
+                           const std::tm* now) {
   std::string out;
-  Evaluator evaluator(std::move(variables));
+  Evaluator evaluator(std::move(variables), now);
   TQ_RETURN_IF_ERROR(evaluator.Run(body, out));
   return out;
 }

@@ -2,6 +2,7 @@
 // in jinja_builtins.cc.
 #pragma once
 
+#include <ctime>
 #include <map>
 #include <string>
 #include <string_view>
@@ -43,7 +44,9 @@ Value GetAttribute(const Value& object, const std::string& name);
 // The items that a loop visits: of a list, the keys of a dict, the characters of a text.
 Result<List> Iterate(const Value& value, Budget& budget);
 
-// What the template prints with these variables.
-Result<std::string> Render(const Body& body, std::map<std::string, Value, std::less<>> variables);
+// What the template prints with these variables. `now`: the time of strftime_now; without it that
+// function is undefined.
+Result<std::string> Render(const Body& body, std::map<std::string, Value, std::less<>> variables,
+                           const std::tm* now = nullptr);
 
 }  // namespace tq::jinja

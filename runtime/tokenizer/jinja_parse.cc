@@ -3,6 +3,7 @@
 //   <  unary  <  postfix, filters and tests
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 #include "runtime/tokenizer/jinja_syntax.h"
 
@@ -136,6 +137,7 @@ class Parser {
     if (TakeName("if")) return ParseIf(statement);
     if (TakeName("for")) return ParseFor(statement);
     if (TakeName("set")) return ParseSet(statement);
+    if (TakeName("macro")) return ParseMacro(statement);
     if (AtName("break") || AtName("continue")) {
       if (loops_ == 0) {
         return InvalidArgument("line ", Peek().line, ": '", Peek().text, "' outside of a loop");
@@ -151,12 +153,13 @@ class Parser {
       statement.line = 0;
       return EndOfTag();
     }
-    for (const char* end : {"elif", "else", "endif", "endfor", "endset", "endgeneration"}) {
+    for (const char* end :
+         {"elif", "else", "endif", "endfor", "endset", "endmacro", "endgeneration"}) {
       if (!AtName(end)) continue;
       return InvalidArgument("line ", Peek().line, ": '", end, "' closes no open block");
     }
     return Unsupported("line ", Peek().line, ": '", Peek().text,
-                       "' is not supported; supported tags: if, for, set, break, continue");
+                       "' is not supported; supported tags: if, for, set, macro, break, continue");
   }
 
   Status ParseIf(Statement& statement) {
@@ -222,6 +225,30 @@ class Parser {
     statement.kind = Statement::Kind::kSetBlock;
     TQ_RETURN_IF_ERROR(EndOfTag());
     TQ_RETURN_IF_ERROR(ParseBody({"endset"}, statement.body));
+    ++pos_;
+    return EndOfTag();
+  }
+
+  Status ParseMacro(Statement& statement) {
+    statement.kind = Statement::Kind::kMacro;
+    TQ_ASSIGN_OR_RETURN(std::string name, ExpectName());
+    statement.names.push_back(std::move(name));
+    TQ_RETURN_IF_ERROR(Expect("("));
+    while (!Take(")")) {
+      if (statement.names.size() > 1) TQ_RETURN_IF_ERROR(Expect(","));
+      TQ_ASSIGN_OR_RETURN(std::string parameter, ExpectName());
+      statement.names.push_back(std::move(parameter));
+      statement.defaults.emplace_back();
+      if (Take("=")) {
+        TQ_ASSIGN_OR_RETURN(statement.defaults.back(), ParseExpr());
+      } else if (statement.defaults.size() > 1 && *(statement.defaults.end() - 2) != nullptr) {
+        return Expected("a default, as the parameter before has one");
+      }
+    }
+    TQ_RETURN_IF_ERROR(EndOfTag());
+    const int outer_loops = std::exchange(loops_, 0);
+    TQ_RETURN_IF_ERROR(ParseBody({"endmacro"}, statement.body));
+    loops_ = outer_loops;
     ++pos_;
     return EndOfTag();
   }

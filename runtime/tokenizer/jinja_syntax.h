@@ -78,6 +78,7 @@ struct Statement {
     kFor,       // names in expr if filter: body, else_body
     kSet,       // names[0] (or names[0].names[1]) = expr
     kSetBlock,  // names[0] = what body prints
+    kMacro,     // names[0](names[1] = defaults[0], ...): body; a default may be null
     kBreak,
     kContinue,
   };
@@ -86,6 +87,7 @@ struct Statement {
   std::string text;
   std::vector<std::string> names;
   ExprPtr expr, filter;
+  std::vector<ExprPtr> defaults;
   Body body, else_body;
   std::vector<std::pair<ExprPtr, Body>> branches;
 };

@@ -15,6 +15,9 @@ class PreTokenizer {
  public:
   // `name` as in tokenizer.ggml.pre. kUnsupported lists the names that are known.
   static Result<std::unique_ptr<PreTokenizer>> Create(const std::string& name);
+  // Cuts with these expressions, one after the other. kUnsupported: one that is not understood.
+  static Result<std::unique_ptr<PreTokenizer>> FromRegex(
+      const std::vector<std::string>& expressions);
   ~PreTokenizer();
 
   // Appends the pieces of `text`, valid UTF-8, in order; together they are the whole text.
@@ -25,6 +28,8 @@ class PreTokenizer {
   bool ignore_merges() const { return ignore_merges_; }
   // Whether a text begins with BOS when the file does not say.
   bool add_bos() const { return add_bos_; }
+  // Whether the family composes characters (NFC) before anything else.
+  bool nfc() const { return nfc_; }
 
  private:
   class Pattern;
@@ -32,6 +37,7 @@ class PreTokenizer {
   std::vector<std::unique_ptr<Pattern>> stages_;  // each cuts the pieces of the one before
   bool ignore_merges_ = false;
   bool add_bos_ = false;
+  bool nfc_ = false;
 };
 
 }  // namespace tq

@@ -3,14 +3,28 @@
 #include <algorithm>
 
 #include "runtime/tokenizer/bpe_tokenizer.h"
+#include "runtime/tokenizer/sentencepiece_tokenizer.h"
 #include "runtime/tokenizer/utf8.h"
 
 namespace tq {
 
 Result<std::unique_ptr<Tokenizer>> Tokenizer::FromGguf(const GgufFile& file) {
-  TQ_ASSIGN_OR_RETURN(const std::string model, file.GetString("tokenizer.ggml.model"));
-  if (model == "gpt2") return BpeTokenizer::FromGguf(file);
-  return Unsupported("tokenizer model '", model, "' is not supported; supported: gpt2");
+  const Result<std::string> found = file.GetString("tokenizer.ggml.model");
+  if (found.status().code() == StatusCode::kNotFound) {
+    return NotFound(found.status().message(),
+                    "; a Hugging Face folder needs a tokenizer.json, which ",
+                    "save_pretrained of a fast tokenizer of transformers writes");
+  }
+  TQ_RETURN_IF_ERROR(found.status());
+  const std::string& model = *found;
+  // A list of merges decides where there is one; scores do not tell ties apart.
+  if (model == "gpt2" || model == "gemma4" ||
+      (model == "llama" && file.Has("tokenizer.ggml.merges"))) {
+    return BpeTokenizer::FromGguf(file);
+  }
+  if (model == "llama" || model == "t5") return SentencePieceTokenizer::FromGguf(file);
+  return Unsupported("tokenizer model '", model,
+                     "' is not supported; supported: gpt2, llama, gemma4, t5");
 }
 
 std::string Tokenizer::Decode(const std::vector<TokenId>& ids, bool skip_special) const {
@@ -18,6 +32,7 @@ std::string Tokenizer::Decode(const std::vector<TokenId>& ids, bool skip_special
   for (const TokenId id : ids) {
     if (!skip_special || !IsSpecial(id)) text += TokenBytes(id);
   }
+  if (begins_with_blank_ && !text.empty() && text[0] == ' ') text.erase(0, 1);
   return text;
 }
 

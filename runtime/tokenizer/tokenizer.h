@@ -1,4 +1,4 @@
-// Text to token ids and back: byte-level BPE as GPT-2, SmolLM2 and others use it.
+// Text to token ids and back: byte-level BPE, and the SentencePiece kinds.
 #pragma once
 
 #include <cstdint>
@@ -27,13 +27,14 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
 
   // Any bytes are accepted. A byte that is not valid UTF-8 is a piece of its own: the token of that
-  // byte, or the tokens of U+FFFD where the vocabulary has none.
+  // byte, or the tokens of U+FFFD (byte-level) or the unknown token where the vocabulary has none.
   virtual std::vector<TokenId> Encode(std::string_view text,
                                       const EncodeOptions& options = {}) const = 0;
   // The bytes of one token (may be part of a character). Special tokens give their text.
   virtual std::string TokenBytes(TokenId id) const = 0;
   virtual bool IsSpecial(TokenId id) const = 0;
 
+  // A text from its beginning: the blank that encoding put in front is taken away.
   std::string Decode(const std::vector<TokenId>& ids, bool skip_special = true) const;
 
   int vocab_size() const { return vocab_size_; }
@@ -47,6 +48,7 @@ class Tokenizer {
 
  protected:
   int vocab_size_ = 0;
+  bool begins_with_blank_ = false;
   TokenId bos_ = -1, eos_ = -1;
   std::vector<TokenId> stop_tokens_;
   std::string chat_template_;

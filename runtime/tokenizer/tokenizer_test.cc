@@ -251,10 +251,10 @@ void ExpectError(const std::string& bytes, StatusCode code, const std::string& p
 
 TEST(Tokenizer, NamesWhatIsNotSupported) {
   ExpectError(GgufBuilder().Build(), StatusCode::kNotFound, "no metadata 'tokenizer.ggml.model'");
-  ExpectError(GgufBuilder().Text("tokenizer.ggml.model", "llama").Build(), StatusCode::kUnsupported,
-              "tokenizer model 'llama' is not supported; supported: gpt2");
-  ExpectError(Vocabulary().Build("tekken"), StatusCode::kUnsupported,
-              "pre-tokenizer 'tekken' is not supported; supported: gpt-2, smollm, llama-bpe");
+  ExpectError(GgufBuilder().Text("tokenizer.ggml.model", "bert").Build(), StatusCode::kUnsupported,
+              "tokenizer model 'bert' is not supported; supported: gpt2, llama, gemma4, t5");
+  ExpectError(Vocabulary().Build("viking"), StatusCode::kUnsupported,
+              "pre-tokenizer 'viking' is not supported; supported: gpt-2, phi-2, mpt");
   ExpectError(GgufBuilder().Text("tokenizer.ggml.model", "gpt2").Build(), StatusCode::kUnsupported,
               "does not say which pre-tokenizer");
 }

@@ -152,9 +152,52 @@ def plan_seeds():
         {"prompt_tokens": 2**63, "completion_tokens": -1}])).encode()
 
 
+def hf_seeds():
+    shape = {"num_hidden_layers": 1, "max_position_embeddings": 8, "hidden_size": 2, "intermediate_size": 2,
+             "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 2, "rms_norm_eps": 1e-5, "vocab_size": 4}
+    layer = "model.layers.0."
+    names = {"model.embed_tokens.weight": [4, 2], layer + "self_attn.q_proj.weight": [2, 2], layer + "input_layernorm.weight": [2],
+             layer + "mlp.up_proj.weight": [2, 2]}
+    experts = {layer + f"block_sparse_moe.experts.{e}.w1.weight": [2, 2] for e in range(2)}
+    fused = {layer + "mlp.experts.gate_up_proj": [2, 2, 4], layer + "mlp.experts.gate_up_proj_bias": [2, 4],
+             layer + "self_attn.sinks": [1]}
+    moe = {"num_local_experts": 2, "num_experts_per_tok": 1}
+    bpe = {"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}, "added_tokens": [
+        {"id": 3, "content": "<s>", "special": True, "lstrip": True, "rstrip": True}],
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": "\\p{N}|\\s+(?!\\S)"}, "behavior": "Isolated", "invert": False},
+            {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}]}, "normalizer": {"type": "NFC"}}
+    meta = {"model": {"type": "BPE", "vocab": {"<unk>": 0, "<0x0A>": 1, "\u2581": 2, "a": 3, "\u2581a": 4},
+                      "merges": [["\u2581", "a"]], "byte_fallback": True, "unk_token": "<unk>"},
+            "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"}, {
+                "type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]}}
+    unigram = {"model": {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0], ["\u2581", -2], ["a", -3], ["\u2581ab", -1.5]]},
+               "pre_tokenizer": {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True}}
+    rope = {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}
+    for name, config, tokenizer, tensors in (
+            ("llama", {"model_type": "llama"} | rope, bpe, names), ("gemma2", {
+                "model_type": "gemma2", "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+                "sliding_window": 4, "layer_types": ["full_attention"]}, meta, names),
+            ("mixtral", {"model_type": "mixtral"} | moe, unigram, names | experts),
+            ("gpt_oss", {"model_type": "gpt_oss", "sliding_window": 4} | moe, bpe, fused),
+            ("awq", {"model_type": "llama", "quantization_config": {"quant_method": "awq"}}, bpe, names)):
+        header, offset = {}, 0
+        for tensor_name, dims in tensors.items():
+            size = 2
+            for dim in dims:
+                size *= dim
+            header[tensor_name] = {"dtype": "BF16", "shape": dims, "data_offsets": [offset, offset + size]}
+            offset += size
+        text = json.dumps(header, separators=(",", ":")).encode()
+        parts = [json.dumps(shape | config, separators=(",", ":")), json.dumps(tokenizer, separators=(",", ":")),
+                 json.dumps({"bos_token": "<s>", "add_bos_token": True}), ""]
+        yield name, "".join(part + "\n---\n" for part in parts).encode() + struct.pack("<Q", len(text)) + text + b"x" * offset
+
+
 def main():
     for folder, seeds in (("gguf", gguf_seeds), ("safetensors", safetensors_seeds), ("tokenizer", tokenizer_seeds),
-                          ("chat_template", chat_seeds), ("cache_file", cache_file_seeds), ("plan", plan_seeds)):
+                          ("chat_template", chat_seeds), ("cache_file", cache_file_seeds), ("plan", plan_seeds),
+                          ("hf_folder", hf_seeds)):
         (HERE / folder).mkdir(parents=True, exist_ok=True)
         for name, data in seeds():
             (HERE / folder / name).write_bytes(data)
