@@ -31,18 +31,37 @@ endif()
 # -ffast-math (NaN and -inf carry meaning), and no contraction: the reference and the SIMD paths
 # round alike only if a*b+c is fused exactly where the source says so.
 add_library(tq_flags INTERFACE)
-target_compile_options(tq_flags INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion
-                                          -ffp-contract=off)
+# 2810: nvcc says falsely that an assigned Status is ignored. -fmad=false: as for the other paths,
+# kernels fuse where the source says so.
+target_compile_options(tq_flags INTERFACE
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wconversion;-Wno-sign-conversion;-ffp-contract=off>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-fmad=false;-diag-suppress=2810;-Xcompiler=-Wall>")
 target_include_directories(tq_flags INTERFACE ${PROJECT_SOURCE_DIR})
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   # v2 = SSE4.2: removes Highway's SCALAR target, on which several operations do not exist.
-  target_compile_options(tq_flags INTERFACE -march=x86-64-v2)
+  target_compile_options(tq_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=x86-64-v2>)
 endif()
 if(TURBOQUANT_SANITIZE)
   set(tq_sanitize_flags -fsanitize=${TURBOQUANT_SANITIZE} -fno-omit-frame-pointer
                         -fno-sanitize-recover=all)
-  target_compile_options(tq_flags INTERFACE ${tq_sanitize_flags})
+  target_compile_options(tq_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${tq_sanitize_flags}>")
   target_link_options(tq_flags INTERFACE ${tq_sanitize_flags})
+endif()
+
+# CUDA is an option of the same library: device_cuda.cc and *_cuda.cu, or device_none.cc.
+set(tq_device_source device_none.cc)
+if(TURBOQUANT_CUDA)
+  if(NOT CMAKE_CUDA_ARCHITECTURES)
+    # 9.0a has Hopper's own instructions; the PTX of 8.0 serves cards that are newer than both.
+    set(CMAKE_CUDA_ARCHITECTURES 80 90a-real CACHE STRING "Compute capabilities to build for")
+  endif()
+  enable_language(CUDA)
+  find_package(CUDAToolkit REQUIRED)
+  # CMake 3.25 does not know that nvcc has these.
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+  set(CMAKE_CUDA_STANDARD 20)
+  set(tq_device_source device_cuda.cc)
 endif()
 
 # The include check runs once per build: an edge that architecture does not allow fails it.

@@ -1,0 +1,84 @@
+// What the decode kernel of a CUDA device reads: plain data, filled by device_attention.cc.
+#pragma once
+
+#include <cstdint>
+
+namespace tq {
+
+inline constexpr int kMaxDecodeDim = 256;
+inline constexpr int kDecodeWarps = 4;  // of a thread block
+// A level table of up to 16 bytes as a byte permute wants it; see decode_cuda.cu.
+struct DecodeTable {
+  uint32_t words[4] = {};
+};
+
+// One KV head of the layer. Offsets in bytes; the record's are within the head's record.
+struct DecodeHead {
+  uint32_t record_offset = 0, record_bytes = 0;  // in the layer's part of a sealed slot
+  uint32_t k_scales = 0, v_scales = 0, v_codes = 0;
+  uint32_t side_offset = 0;  // of its RecordSideInfo in the layer's part of the side infos
+  uint32_t open_offset = 0, open_k_scales = 0, open_v_values = 0, open_v_scales = 0;
+  uint32_t k_bits = 0, v_bits = 0;
+  DecodeTable k_table, v_table;
+  float k_top = 0;    // largest |entry| of the K table: how large a query digit may be
+  float p_limit = 0;  // largest digit of a weight times a V scale
+  uint32_t k_signs[kMaxDecodeDim / 32] = {};  // bit c % 32 of word c / 32: channel c is negated
+  uint32_t v_signs[kMaxDecodeDim / 32] = {};
+  // Work of a sealed block and of half an open one, in the unit of all heads; and the sums over the
+  // heads in front of this one.
+  uint32_t sealed_cost = 0, open_cost = 0;
+  uint32_t sealed_cost_before = 0, open_cost_before = 0;
+  // Centre: pairs x 64 offsets x (cos, sin); see center.h.
+  int32_t num_pairs = 0;
+};
+
+enum class DecodeIo : int32_t { kF32, kF16, kBF16 };
+
+struct DecodeParams {
+  // Cache, one layer.
+  const uint8_t* sealed = nullptr;  // [slot][sealed_stride]
+  const uint8_t* sides = nullptr;   // [slot][side_stride]
+  const uint8_t* open = nullptr;    // [slot][open_stride]
+  int64_t sealed_stride = 0, side_stride = 0, open_stride = 0;
+  const int32_t* sealed_table = nullptr;  // [sequence][table_stride]
+  const int32_t* open_table = nullptr;
+  int32_t table_stride = 0;
+  const int32_t* lengths = nullptr;  // [sequence]
+  const DecodeHead* heads = nullptr;
+  int32_t num_kv_heads = 0;
+  uint32_t sealed_cost = 0, open_cost = 0;  // sums over the heads
+  int32_t sink_blocks = 0, recent_blocks = 0;
+  // Queries: the last num_tokens positions of each sequence of the batch.
+  const int32_t* sequences = nullptr;  // [batch]
+  int32_t batch = 0;
+  int32_t num_tokens = 0;
+  int32_t group = 0;          // query heads of a KV head
+  int32_t num_row_groups = 0; // parts of num_tokens x group rows
+  DecodeIo io = DecodeIo::kF32;
+  const void* q = nullptr;  // [batch][num_tokens][num_q_heads][head_dim]
+  void* out = nullptr;      // the same
+  float scale = 0;          // of the scores, times log2(e)
+  float softcap = 0;        // times log2(e); 0: none
+  int32_t sliding_window = 0;  // tokens that a query sees, itself included; 0: all
+  // Parts of units (sequence, tile, head, row group) that more than one thread block works on.
+  float* partial_out = nullptr;      // [num_blocks + num_units][rows][head_dim]
+  float* partial_state = nullptr;    // [num_blocks + num_units][rows][m, l]
+  uint32_t* arrivals = nullptr;      // [num_units], all 0 between launches
+  uint32_t stage_bytes = 0;          // of a warp's ring, a multiple of 128
+  int64_t min_block_cost = 0;        // a thread block with less work than this is not used
+};
+
+// Rows that a thread block works on at once: query tokens x query heads of one KV head.
+inline constexpr int kDecodeRows[] = {4, 8, 16};
+
+// The kernel for head_dim 64, 128 or 256 and 4, 8 or 16 rows; Launch fills the grid.
+struct DecodeKernelInfo {
+  int blocks_per_multiprocessor = 0;
+  int num_blocks = 0;  // of a full grid
+};
+// cudaError_t of the last call; the stream is a cudaStream_t.
+int PrepareDecodeKernel(int head_dim, int rows, uint32_t stage_bytes, DecodeKernelInfo* info);
+int LaunchDecodeKernel(int head_dim, int rows, const DecodeParams& params, int num_blocks,
+                       void* stream);
+
+}  // namespace tq

@@ -1,0 +1,139 @@
+#include "turboquant/codec/fragment_layout.h"
+
+#include <cstring>
+
+#include "turboquant/base/aligned.h"
+#include "turboquant/codec/pack.h"
+
+namespace tq {
+namespace {
+
+enum class Direction { kToFragments, kFromFragments };
+
+// The 8-bit rows of an open side.
+void ConvertOpenSide(Side side, int head_dim, Direction direction, const uint8_t* from,
+                     uint8_t* to) {
+  const int lanes = NumLanes(side, head_dim);
+  for (int t = 0; t < kPageLen; ++t) {
+    for (int c = 0; c < head_dim; ++c) {
+      const int lane = side == Side::kK ? t : c, depth = side == Side::kK ? c : t;
+      const size_t cpu = Int8Index(lane, depth, lanes);
+      const size_t device = FragmentByte(FragmentOf(side, head_dim, t, c));
+      direction == Direction::kToFragments ? to[device] = from[cpu] : to[cpu] = from[device];
+    }
+  }
+}
+
+// One code in the words of the fragment order.
+int GetCode(int bits, const uint8_t* packed, const FragmentSlot& s) {
+  const auto word = [&](int w) {
+    uint32_t value;
+    std::memcpy(&value, packed + FragmentWordByte(s.lane, w), 4);
+    return value;
+  };
+  if (!FragmentIsSpread(bits, s.reg)) {
+    const FragmentField f = FragmentFieldOf(bits, s.reg, s.byte);
+    return static_cast<int>(word(f.word) >> f.shift) & ((1 << bits) - 1);
+  }
+  const int shift = 4 * (s.byte + 4 * (s.reg % 2)) + 3;
+  int code = 0;
+  for (int i = 0; i < 3; ++i) code |= static_cast<int>(word(s.reg / 8 * 3 + i) >> shift & 1) << i;
+  return code;
+}
+
+void OrCode(int bits, uint8_t* packed, const FragmentSlot& s, int code) {
+  const auto set = [&](int w, int value, int shift) {
+    uint32_t old;
+    uint8_t* at = packed + FragmentWordByte(s.lane, w);
+    std::memcpy(&old, at, 4);
+    old |= static_cast<uint32_t>(value) << shift;
+    std::memcpy(at, &old, 4);
+  };
+  if (!FragmentIsSpread(bits, s.reg)) {
+    const FragmentField f = FragmentFieldOf(bits, s.reg, s.byte);
+    return set(f.word, code, f.shift);
+  }
+  const int shift = 4 * (s.byte + 4 * (s.reg % 2)) + 3;
+  for (int i = 0; i < 3; ++i) set(s.reg / 8 * 3 + i, code >> i & 1, shift);
+}
+
+void ConvertCodes(int bits, Side side, int head_dim, Direction direction, const uint8_t* from,
+                  uint8_t* to) {
+  const int num_depth = NumDepth(side, head_dim);
+  static thread_local AlignedBuffer<uint8_t> cells;
+  cells.Reserve(static_cast<size_t>(head_dim) * kPageLen);
+  uint8_t identity[kMaxLevels];
+  for (int i = 0; i < kMaxLevels; ++i) identity[i] = static_cast<uint8_t>(i);
+  const bool forward = direction == Direction::kToFragments;
+  if (forward) {
+    UnpackCodesRef(bits, from, head_dim, identity, cells.data());
+    std::memset(to, 0, ValueBytes(bits, head_dim));
+  }
+  for (int t = 0; t < kPageLen; ++t) {
+    for (int c = 0; c < head_dim; ++c) {
+      const int lane = side == Side::kK ? t : c, depth = side == Side::kK ? c : t;
+      const FragmentSlot slot = FragmentOf(side, head_dim, t, c);
+      uint8_t& cell = cells[CodeIndex(lane, depth, num_depth)];
+      if (forward) {
+        OrCode(bits, to, slot, cell);
+      } else {
+        cell = static_cast<uint8_t>(GetCode(bits, from, slot));
+      }
+    }
+  }
+  if (!forward) PackCodes(bits, cells.data(), head_dim, to);
+}
+
+void ConvertOpen(const OpenLayout& l, int head_dim, Direction direction, const std::byte* from,
+                 std::byte* to) {
+  std::memcpy(to, from, l.bytes);
+  if (!HasFragmentOrder(head_dim)) return;
+  const auto convert = [&](Side side, ValueType type, size_t offset) {
+    if (type != ValueType::kInt) return;
+    ConvertOpenSide(side, head_dim, direction, reinterpret_cast<const uint8_t*>(from) + offset,
+                    reinterpret_cast<uint8_t*>(to) + offset);
+  };
+  convert(Side::kK, l.k_type, l.k_values);
+  convert(Side::kV, l.v_type, l.v_values);
+}
+
+void ConvertRecord(const HeadFormat& f, int head_dim, Direction direction, const std::byte* from,
+                   std::byte* to) {
+  const RecordLayout l = RecordLayout::For(f, head_dim);
+  std::memcpy(to, from, l.bytes);
+  if (!HasFragmentOrder(head_dim)) return;
+  const auto convert = [&](Side side, const Codec& codec, size_t codes, size_t scales) {
+    if (!IsFragmentCodec(codec)) return;
+    const auto* source = reinterpret_cast<const uint8_t*>(from);
+    auto* target = reinterpret_cast<uint8_t*>(to);
+    ConvertCodes(codec.bits, side, head_dim, direction, source + codes, target + codes);
+    for (int t = 0; t < kPageLen; ++t) {
+      const size_t cpu = scales + t, device = scales + FragmentScaleByte(t);
+      direction == Direction::kToFragments ? target[device] = source[cpu]
+                                           : target[cpu] = source[device];
+    }
+  };
+  convert(Side::kK, f.k, l.k_codes, l.k_scales);
+  convert(Side::kV, f.v, l.v_codes, l.v_scales);
+}
+
+}  // namespace
+
+void OpenToFragments(const OpenLayout& layout, int head_dim, const std::byte* from,
+                     std::byte* to) {
+  ConvertOpen(layout, head_dim, Direction::kToFragments, from, to);
+}
+void OpenFromFragments(const OpenLayout& layout, int head_dim, const std::byte* from,
+                       std::byte* to) {
+  ConvertOpen(layout, head_dim, Direction::kFromFragments, from, to);
+}
+void RecordToFragments(const HeadFormat& format, int head_dim, const std::byte* from,
+                       std::byte* to) {
+  ConvertRecord(format, head_dim, Direction::kToFragments, from, to);
+}
+void RecordFromFragments(const HeadFormat& format, int head_dim, const std::byte* from,
+                         std::byte* to) {
+  ConvertRecord(format, head_dim, Direction::kFromFragments, from, to);
+}
+
+}  // namespace tq

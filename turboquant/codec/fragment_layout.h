@@ -1,0 +1,98 @@
+// The order of codes inside a block on a CUDA device: that of the tensor cores' fragments.
+//
+// Same sizes and the same sections as record_layout.h; only the order inside K codes, V codes, open
+// rows and log8 scales differs. A 16 x 32 fragment of 8-bit numbers is 4 registers of 4 bytes in
+// each of 32 lanes; lane = 4 r + c. What is a row and what is the depth k:
+//   K: rows = tokens, k = channels. Fragment (t, j) = tokens 16 t.. x channels 32 j..
+//      register i, byte b: token 16 t + r + 8 (i & 1), channel 32 j + 4 c + b + 16 (i >> 1)
+//   V: rows = channels, k = tokens. Fragment (m, s) = channels 16 m.. x tokens 32 s..
+//      register i, byte b: channel 16 m + r + 8 (i & 1),
+//      token 32 s + 16 (i >> 1) + {2 c, 2 c + 1, 2 c + 8, 2 c + 9}[b]
+//   which is the order in which the lanes hold the weights of tokens after QK.
+// Fragments are consumed in the order K: t, then j; V: m / 4, then s, then m % 4. The registers of a
+// lane in that order are its stream; 4 codes of each.
+//
+// 8 bit: 16 bytes a lane and fragment, [fragment][lane][16], so that copies stay linear and a warp
+// reads 512 consecutive bytes. Less: words of 8 nibbles, low half = an even register of the stream,
+// high half = the odd one behind it, as byte permutes want their selectors:
+//   4 bit: a word has registers 2 w, 2 w + 1.
+//   2 bit: registers 4 w, 4 w + 1 in bits 0-1 of the nibbles, 4 w + 2, 4 w + 3 in bits 2-3.
+//   3 bit: words 3 g .. 3 g + 2 have registers 8 g .. 8 g + 5 in bits 0-2; bits 3 of the three words
+//          are bits 0, 1, 2 of the codes of registers 8 g + 6, 8 g + 7.
+// Words of all lanes lie in 16-byte pieces: word w of a lane is at ((w / 4 * 32 + lane) * 4 + w % 4)
+// x 4 bytes. log8 scales: token 16 t + 8 h + r at byte 8 r + 2 t + h.
+#pragma once
+
+#include <cstdint>
+
+#include "turboquant/codec/codec.h"
+#include "turboquant/codec/record_layout.h"
+
+namespace tq {
+
+// Where a value sits in the streams of the lanes.
+struct FragmentSlot {
+  int lane = 0;
+  int reg = 0;   // register of the lane's stream
+  int byte = 0;  // of the register
+};
+
+inline constexpr FragmentSlot FragmentOf(Side side, int head_dim, int token, int channel) {
+  if (side == Side::kK) {
+    const int fragment = token / 16 * (head_dim / 32) + channel / 32;
+    const int r = token % 8, half = token / 8 % 2, k = channel % 32;
+    return {4 * r + k % 16 / 4, 4 * fragment + half + 2 * (k / 16), k % 4};
+  }
+  const int m = channel / 16, s = token / 32;
+  const int fragment = (m / 4 * 2 + s) * 4 + m % 4;
+  const int r = channel % 8, half = channel / 8 % 2, k = token % 32;
+  const int in_half = k % 16;  // 2 c + {0, 1} or 2 c + 8 + {0, 1}
+  return {4 * r + in_half % 8 / 2, 4 * fragment + half + 2 * (k / 16),
+          in_half % 2 + in_half / 8 * 2};
+}
+
+// Byte of word w of a lane's stream.
+inline constexpr size_t FragmentWordByte(int lane, int word) {
+  return (static_cast<size_t>(word / 4 * 32 + lane) * 4 + word % 4) * 4;
+}
+// Byte of an 8-bit value.
+inline constexpr size_t FragmentByte(const FragmentSlot& s) {
+  return FragmentWordByte(s.lane, s.reg) + s.byte;
+}
+
+// Bits of a code: up to three single bits or one field, each at (word, shift).
+struct FragmentField {
+  int word = 0, shift = 0;
+};
+inline constexpr FragmentField FragmentFieldOf(int bits, int reg, int byte) {
+  const int nibble = 4 * (byte + 4 * (reg % 2));
+  if (bits == 4) return {reg / 2, nibble};
+  if (bits == 2) return {reg / 4, nibble + 2 * (reg / 2 % 2)};
+  return {reg / 8 * 3 + reg % 8 / 2, nibble};  // 3 bits, registers 0 to 5 of 8
+}
+// 3 bits: true for the registers whose codes are spread over the spare bits: bit i is bit 3 of the
+// nibble in word i of the group.
+inline constexpr bool FragmentIsSpread(int bits, int reg) { return bits == 3 && reg % 8 >= 6; }
+
+inline constexpr int FragmentScaleByte(int token) {
+  return 8 * (token % 8) + 2 * (token / 16) + token / 8 % 2;
+}
+
+// What the fragment order is defined for; everything else keeps the order of record_layout.h.
+inline constexpr bool HasFragmentOrder(int head_dim) { return head_dim % 64 == 0; }
+inline constexpr bool IsFragmentCodec(const Codec& c) {
+  return c.type == ValueType::kInt && c.bits <= 4 && !c.is_grouped() &&
+         c.codebook != Codebook::kTrellis;
+}
+
+// Between the two orders, on the host. `kInt` open rows, and sealed sides of IsFragmentCodec; all
+// other sections are copied as they are. from and to are whole open parts, or whole records.
+void OpenToFragments(const OpenLayout& layout, int head_dim, const std::byte* from, std::byte* to);
+void OpenFromFragments(const OpenLayout& layout, int head_dim, const std::byte* from,
+                       std::byte* to);
+void RecordToFragments(const HeadFormat& format, int head_dim, const std::byte* from,
+                       std::byte* to);
+void RecordFromFragments(const HeadFormat& format, int head_dim, const std::byte* from,
+                         std::byte* to);
+
+}  // namespace tq
