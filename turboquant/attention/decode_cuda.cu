@@ -20,6 +20,8 @@
 #include <cuda_runtime_api.h>
 
 #include "turboquant/attention/decode_params.h"
+#include "turboquant/base/device.h"
+#include "turboquant/base/device_status.h"
 #include "turboquant/base/ptx.cuh"
 #include "turboquant/codec/record_layout.h"
 
@@ -40,13 +42,20 @@ constexpr float kRowWeight = 65000.f;
 
 // ---- Codes to levels ----------------------------------------------------------------------------
 
-// 4-bit levels are stored + 64, so that a table of non-negative bytes can be looked up in halves:
+// 4-bit levels are multiplied + 64 (kWideOffset), so that a table of non-negative bytes can be looked up in halves:
 // where bit 3 of a selector is set, the permute repeats the sign of the byte, which is 0.
-constexpr int kWideOffset = 64;
+// Uniform 2-bit codes c are multiplied as they are, level = 2 c - 3, and those of the second half
+// of a fragment's depth as 4 c, in place: the digits of the first half are 4 times as large instead.
+constexpr float kInPlaceFactor = 4;
+
+constexpr int BitsOf(DecodeCodes kind) {
+  return kind == DecodeCodes::kTable4 ? 4 : kind == DecodeCodes::kTable3 ? 3 : 2;
+}
 
 // 8 fragments of a lane's stream: 32 registers of 4 levels.
-template <int kBits>
+template <DecodeCodes kKind>
 struct Group {
+  static constexpr int kBits = BitsOf(kKind);
   static constexpr int kWords = 4 * kBits;
   uint32_t words[kWords];
 
@@ -74,10 +83,14 @@ struct Group {
   }
   // Fragment f of the 8.
   __device__ __forceinline__ void Fragment(int f, const DecodeTable& t, uint32_t (&a)[4]) const {
-    if constexpr (kBits == 2) {
+    if constexpr (kKind == DecodeCodes::kInPlace2) {
+      const uint32_t shifted = words[f] >> 4;
+      a[0] = words[f] & 0x03030303u, a[2] = words[f] & 0x0c0c0c0cu;
+      a[1] = shifted & 0x03030303u, a[3] = shifted & 0x0c0c0c0cu;
+    } else if constexpr (kKind == DecodeCodes::kTable2) {
       Pair(words[f] & 0x33333333u, t, &a[0], &a[1]);
       Pair(words[f] >> 2 & 0x33333333u, t, &a[2], &a[3]);
-    } else if constexpr (kBits == 3) {
+    } else if constexpr (kKind == DecodeCodes::kTable3) {
       const uint32_t* w = words + f / 2 * 3;
       if (f % 2 == 0) {
         Pair(w[0] & 0x77777777u, t, &a[0], &a[1]);
@@ -92,6 +105,18 @@ struct Group {
       Pair(words[2 * f], t, &a[0], &a[1]);
       Pair(words[2 * f + 1], t, &a[2], &a[3]);
     }
+  }
+};
+
+// {0, 1.5 x 2^23, 0, 1.5 x 2^23}: what sums of (high, low) digits start from. Opaque, so that the
+// compiler keeps one copy in registers.
+struct SumStart {
+  int values[4];
+  __device__ __forceinline__ SumStart() {
+    asm volatile("mov.b32 %0, 0;" : "=r"(values[0]));
+    asm volatile("mov.b32 %0, 0x4B400000;" : "=r"(values[1]));
+    asm volatile("mov.b32 %0, 0;" : "=r"(values[2]));
+    asm volatile("mov.b32 %0, 0x4B400000;" : "=r"(values[3]));
   }
 };
 
@@ -159,13 +184,12 @@ __device__ __forceinline__ uint32_t ColumnSelector(int lane) {
 // ---- A sealed page ------------------------------------------------------------------------------
 
 // scores[n][2 t + h] of tokens 16 t + 8 h + r, in units of q scale x K base.
-template <int kBits, int kDim, int kTiles>
+template <DecodeCodes kKind, int kDim, int kTiles>
 __device__ __forceinline__ void PageScores(const uint8_t* codes, const float* scales,
-                                           const DecodeTable& table,
+                                           const DecodeTable& table, const SumStart& start,
                                            const Queries<kDim, kTiles>& q, int lane,
                                            float (&scores)[kTiles][8]) {
   constexpr int kSteps = kDim / 32;  // fragments of 16 tokens
-  const int zero[4] = {0, kMagicBits, 0, kMagicBits};
   float scale[8];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -175,7 +199,7 @@ __device__ __forceinline__ void PageScores(const uint8_t* codes, const float* sc
   int sums[kTiles][4];
 #pragma unroll
   for (int g = 0; g < kDim / 64; ++g) {
-    Group<kBits> group;
+    Group<kKind> group;
     group.Load(codes, g, lane);
 #pragma unroll
     for (int f = 0; f < 8; ++f) {
@@ -185,7 +209,7 @@ __device__ __forceinline__ void PageScores(const uint8_t* codes, const float* sc
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
         if (j == 0) {
-          ptx::MmaS8S8(sums[n], a, q.digits[n][j][0], q.digits[n][j][1], zero);
+          ptx::MmaS8S8(sums[n], a, q.digits[n][j][0], q.digits[n][j][1], start.values);
         } else {
           ptx::MmaS8S8(sums[n], a, q.digits[n][j][0], q.digits[n][j][1], sums[n]);
         }
@@ -202,18 +226,16 @@ __device__ __forceinline__ void PageScores(const uint8_t* codes, const float* sc
 }
 
 // o += V^T x weights. columns[n][i]: tokens 16 i .. 16 i + 15. `unit`: of a weight digit.
-template <int kBits, int kDim, int kTiles>
+template <DecodeCodes kKind, int kDim, int kTiles>
 __device__ __forceinline__ void PageValues(const uint8_t* codes, const DecodeTable& table,
+                                           const SumStart& start,
                                            const uint32_t (&columns)[kTiles][4],
                                            const float (&offset)[kTiles],
                                            const float (&unit)[kTiles], int lane,
                                            State<kDim, kTiles>* state) {
-  // Wide levels are not negative: their sums may use the whole range above 2^23.
-  constexpr int kBase = kBits == 4 ? 0x4B000000 : kMagicBits;
-  const int zero[4] = {0, kBase, 0, kBase};
 #pragma unroll
   for (int g = 0; g < kDim / 64; ++g) {
-    Group<kBits> group;
+    Group<kKind> group;
     group.Load(codes, g, lane);
     int sums[kTiles][4][4];
 #pragma unroll
@@ -225,7 +247,7 @@ __device__ __forceinline__ void PageValues(const uint8_t* codes, const DecodeTab
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
           if (s == 0) {
-            ptx::MmaS8U8(sums[n][m], a, columns[n][0], columns[n][1], zero);
+            ptx::MmaS8U8(sums[n][m], a, columns[n][0], columns[n][1], start.values);
           } else {
             ptx::MmaS8U8(sums[n][m], a, columns[n][2], columns[n][3], sums[n][m]);
           }
@@ -245,13 +267,6 @@ __device__ __forceinline__ void PageValues(const uint8_t* codes, const DecodeTab
       }
     }
   }
-}
-
-// 2^((code - 255) / 16), 0 for code 0.
-__device__ __forceinline__ float Log8(uint32_t code) {
-  const float x = __uint_as_float(0x4B000000u | code) - kTwo23;
-  const float scale = ptx::Exp2(fmaf(x, 0.0625f, -255.f / 16));
-  return code == 0 ? 0.f : scale;
 }
 
 // ---- Units --------------------------------------------------------------------------------------
@@ -473,6 +488,7 @@ struct Shared {
   float code_offset[kRows];
   float m[kDecodeWarps][kRows], l[kDecodeWarps][kRows];
   float scales[kDecodeWarps][2][kPageLen];  // K, V of the page at hand
+  float log8[256];                          // Log8Table
   uint64_t barriers[kDecodeWarps][2];
   bool is_last, has_more;
   Unit unit;  // at hand
@@ -515,30 +531,33 @@ __device__ void PrepareQueries(const DecodeParams& p, const Unit& u, Shared<kDim
     }
     largest = fmaxf(largest, 1e-30f), sum = fmaxf(sum, 1e-30f);
     // The largest digit for which no sum over the channels can reach 2^22, rounding included.
+    const bool in_place = head.k_kind == DecodeCodes::kInPlace2;
     const float limit =
-        fminf(kRowDigit, floorf((4194303.f / head.k_top - kDim) * largest / sum * 0.9999f));
-    int digit_sum = 0;
-    const auto store = [&](float top, int8_t(*digits)[kDim]) {
+        fminf(in_place ? kRowDigit / kInPlaceFactor : kRowDigit,
+              floorf((4194303.f / head.k_top - kDim) * largest / sum * 0.9999f));
+    const auto store = [&](float top, bool scaled, int8_t(*digits)[kDim]) {
       const float inverse = top / largest;
+      int all = 0;
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
-        const int v = __float2int_rn(x[i] * inverse);
+        const int c = lane * kEach + i;
+        int v = __float2int_rn(x[i] * inverse);
+        all += v;
+        if (scaled && c % 32 < 16) v *= 4;
         const int low = static_cast<int8_t>(v & 0xff);
-        digits[0][lane * kEach + i] = static_cast<int8_t>((v - low) >> 8);
-        digits[1][lane * kEach + i] = static_cast<int8_t>(low);
-        digit_sum += v;
+        digits[0][c] = static_cast<int8_t>((v - low) >> 8);
+        digits[1][c] = static_cast<int8_t>(low);
       }
+      return all;
     };
-    store(kRowDigit, sh->row_digits[row]);
-    digit_sum = 0;
-    store(limit, sh->code_digits[row]);
+    store(kRowDigit, false, sh->row_digits[row]);
+    int all = store(limit, in_place, sh->code_digits[row]);
 #pragma unroll
-    for (int s = 16; s > 0; s /= 2) digit_sum += __shfl_xor_sync(kAllLanes, digit_sum, s);
+    for (int s = 16; s > 0; s /= 2) all += __shfl_xor_sync(kAllLanes, all, s);
     if (lane == 0) {
       sh->row_scale[row] = largest / kRowDigit;
-      sh->code_scale[row] = largest / limit;
-      sh->code_offset[row] =
-          kMagic + static_cast<float>(head.k_bits == 4 ? kWideOffset * digit_sum : 0);
+      sh->code_scale[row] = largest / limit * (in_place ? 0.5f : 1.f);
+      sh->code_offset[row] = kMagic + head.k_offset * static_cast<float>(all);
     }
   }
 }
@@ -565,8 +584,8 @@ __device__ __forceinline__ void LoadQueries(const int8_t (*digits)[2][kDim], con
 
 __device__ __forceinline__ float SoftCap(float score, float cap) {
   // cap * tanh(score / cap), both in powers of two.
-  const float e = ptx::Exp2(score / cap * 2.885390082f);
-  return cap * (1.f - 2.f / (1.f + e));
+  const float e = ptx::Exp2(__fdividef(score, cap) * 2.885390082f);
+  return cap * (1.f - __fdividef(2.f, 1.f + e));
 }
 
 // ---- Half an open block -------------------------------------------------------------------------
@@ -720,10 +739,9 @@ struct PageList {
   const int32_t* table;
   const uint8_t* records;
   const uint8_t* sides;
-  int64_t record_stride, side_stride;
   int block, end;
 
-  __device__ __forceinline__ int Id(int b) const { return b < end ? table[b] : 0; }
+  __device__ __forceinline__ uint32_t Id(int b) const { return b < end ? table[b] : 0; }
 };
 
 template <int kDim, int kTiles>
@@ -731,24 +749,28 @@ __device__ __forceinline__ void SealedPage(const DecodeParams& p, const DecodeHe
                                            const Unit& u, const uint8_t* page, uint32_t bases,
                                            int block, const DecodeTable& k_table,
                                            const DecodeTable& v_table,
+                                           const SumStart& start, const float* log8, float v_factor,
                                            const Queries<kDim, kTiles>& q, float (*scales)[kPageLen],
                                            int lane, State<kDim, kTiles>* state) {
   const float k_base = __uint_as_float(bases << 16);
   const float v_base = __uint_as_float(bases & 0xffff0000u);
   // Two scales of K and of V a lane, shared with the warp.
   {
-    const uint32_t k2 = *reinterpret_cast<const uint16_t*>(page + head.k_scales + 2 * lane);
-    const uint32_t v2 = *reinterpret_cast<const uint16_t*>(page + head.v_scales + 2 * lane);
-    *reinterpret_cast<float2*>(&scales[0][2 * lane]) = make_float2(Log8(k2 & 0xff), Log8(k2 >> 8));
+    const uint8_t* const k2 = page + head.k_scales + 2 * lane;
+    const uint8_t* const v2 = page + head.v_scales + 2 * lane;
+    *reinterpret_cast<float2*>(&scales[0][2 * lane]) = make_float2(log8[k2[0]], log8[k2[1]]);
     *reinterpret_cast<float2*>(&scales[1][2 * lane]) =
-        make_float2(Log8(v2 & 0xff) * head.p_limit, Log8(v2 >> 8) * head.p_limit);
+        make_float2(log8[v2[0]] * v_factor, log8[v2[1]] * v_factor);
   }
   __syncwarp();
   float scores[kTiles][8];
-  switch (head.k_bits) {
-    case 2: PageScores<2>(page, scales[0], k_table, q, lane, scores); break;
-    case 3: PageScores<3>(page, scales[0], k_table, q, lane, scores); break;
-    default: PageScores<4>(page, scales[0], k_table, q, lane, scores); break;
+  switch (head.k_kind) {
+#define TQ_CASE(kind)                                                                          \
+  case DecodeCodes::kind:                                                                      \
+    PageScores<DecodeCodes::kind>(page, scales[0], k_table, start, q, lane, scores); \
+    break;
+    TQ_CASE(kInPlace2) TQ_CASE(kTable2) TQ_CASE(kTable3) TQ_CASE(kTable4)
+#undef TQ_CASE
   }
   float v_scale[8];
 #pragma unroll
@@ -774,16 +796,16 @@ __device__ __forceinline__ void SealedPage(const DecodeParams& p, const DecodeHe
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         const int key = block * kPageLen + 16 * (i / 2) + 8 * (i % 2) + lane / 4;
-        if (key <= lowest) scores[n][i] = -INFINITY;
+        scores[n][i] = key <= lowest ? -INFINITY : scores[n][i] * scale;
       }
+      scale = 1;
     }
     float top = fmaxf(fmaxf(fmaxf(scores[n][0], scores[n][1]), fmaxf(scores[n][2], scores[n][3])),
                       fmaxf(fmaxf(scores[n][4], scores[n][5]), fmaxf(scores[n][6], scores[n][7])));
-    top = RowMax(top) * scale;
-    top = fmaxf(top, kSmallest);
+    top = fmaxf(RowMax(top) * scale, kSmallest);
     const float factor = state->Raise(n, top);
     float sum = 0;
-    uint32_t digit_sum = 0;
+    uint32_t digit_sum[2] = {0, 0};
 #pragma unroll
     for (int t = 0; t < 4; ++t) {
       float digits[2];
@@ -792,22 +814,27 @@ __device__ __forceinline__ void SealedPage(const DecodeParams& p, const DecodeHe
         const float w = ptx::Exp2(fmaf(scores[n][2 * t + h], scale, -top));
         sum += w;
         digits[h] = fmaf(w, v_scale[2 * t + h], kTwo23);
-        digit_sum += __float_as_uint(digits[h]);
+        digit_sum[t % 2] += __float_as_uint(digits[h]);
       }
       columns[n][t] = WeightsToColumns(digits[0], digits[1], selector);
     }
     state->l[n] = fmaf(sum, factor, state->l[n]);
-    unit[n] = factor * v_base * (1.f / head.p_limit);
+    unit[n] = factor * v_base * head.p_unit;
     offset[n] = kMagic;
-    if (head.v_bits == 4) {
-      const int all = RowSum(static_cast<int>(digit_sum - 8u * 0x4B000000u));
-      offset[n] = __int_as_float(0x4B000000 + kWideOffset * all);
+    if (head.v_offset != 0) {  // what the codes have in front of the levels
+      const uint32_t odd = head.v_kind == DecodeCodes::kInPlace2 ? 4 : 1;
+      const uint32_t all = digit_sum[0] + odd * digit_sum[1] - (4 + 4 * odd) * 0x4B000000u;
+      offset[n] = fmaf(static_cast<float>(RowSum(static_cast<int>(all))), head.v_offset, kMagic);
     }
   }
-  switch (head.v_bits) {
-    case 2: PageValues<2>(page + head.v_codes, v_table, columns, offset, unit, lane, state); break;
-    case 3: PageValues<3>(page + head.v_codes, v_table, columns, offset, unit, lane, state); break;
-    default: PageValues<4>(page + head.v_codes, v_table, columns, offset, unit, lane, state); break;
+  switch (head.v_kind) {
+#define TQ_CASE(kind)                                                                             \
+  case DecodeCodes::kind:                                                                         \
+    PageValues<DecodeCodes::kind>(page + head.v_codes, v_table, start, columns, offset, unit, lane, \
+                                  state);                                                         \
+    break;
+    TQ_CASE(kInPlace2) TQ_CASE(kTable2) TQ_CASE(kTable3) TQ_CASE(kTable4)
+#undef TQ_CASE
   }
 }
 
@@ -883,7 +910,9 @@ __global__ void __launch_bounds__(32 * kDecodeWarps, kMinBlocks)
   extern __shared__ __align__(128) uint8_t dynamic[];
   auto& sh = *reinterpret_cast<Shared<kDim, kTiles>*>(dynamic);
   uint8_t* const rings = dynamic + RoundUp<size_t>(sizeof(Shared<kDim, kTiles>), 128);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int lane = threadIdx.x % 32;
+  // A reduction's result is known to be the same in all lanes; copies want that.
+  const int warp = __reduce_max_sync(kAllLanes, threadIdx.x / 32);
   Ring ring{rings + warp * 2 * p.stage_bytes, p.stage_bytes,
             ptx::SharedAddress(sh.barriers[warp])};
 #if __CUDA_ARCH__ >= 900
@@ -895,6 +924,7 @@ __global__ void __launch_bounds__(32 * kDecodeWarps, kMinBlocks)
   }
   __syncwarp();
 #endif
+  for (int i = threadIdx.x; i < 256; i += blockDim.x) sh.log8[i] = p.log8[i];
   const int num_tiles = p.batch * (p.num_tokens > 1 ? 2 : 1);
   Share share;
   share.total = TotalCost<kRows>(p, num_tiles, lane);
@@ -929,22 +959,23 @@ __global__ void __launch_bounds__(32 * kDecodeWarps, kMinBlocks)
                     static_cast<int64_t>(p.sequences[u.tile.sequence]) * p.table_stride;
       pages.records = p.sealed + head.record_offset;
       pages.sides = p.sides + head.side_offset;
-      pages.record_stride = p.sealed_stride;
-      pages.side_stride = p.side_stride;
       pages.block = item + to_block;
       pages.end = end + to_block;
-      const auto issue = [&](int stage, int b, int id) {
+      const uint32_t record_bytes = __reduce_max_sync(kAllLanes, head.record_bytes);
+      const auto issue = [&](int stage, int b, uint32_t id) {
         if (b < pages.end) {
-          ring.Issue(stage, pages.records + id * pages.record_stride, head.record_bytes, lane);
+          const uint32_t same = __reduce_max_sync(kAllLanes, id);
+          ring.Issue(stage, pages.records + static_cast<uint64_t>(same) * p.sealed_stride,
+                     record_bytes, lane);
         }
         ring.Commit();
       };
-      const auto side = [&](int b, int id) {
-        return b < pages.end
-                   ? __ldg(reinterpret_cast<const uint32_t*>(pages.sides + id * pages.side_stride))
-                   : 0u;
+      // Ids behind the end are 0: a valid slot.
+      const auto side = [&](uint32_t id) {
+        return __ldg(reinterpret_cast<const uint32_t*>(pages.sides +
+                                                       static_cast<uint64_t>(id) * p.side_stride));
       };
-      int id[2] = {pages.Id(pages.block), pages.Id(pages.block + kDecodeWarps)};
+      uint32_t id[2] = {pages.Id(pages.block), pages.Id(pages.block + kDecodeWarps)};
       issue(0, pages.block, id[0]);
       issue(1, pages.block + kDecodeWarps, id[1]);
       PrepareQueries<kDim, kTiles>(p, u, &sh, warp, lane);
@@ -960,15 +991,19 @@ __global__ void __launch_bounds__(32 * kDecodeWarps, kMinBlocks)
       }
       LoadQueries<kDim, kTiles>(sh.code_digits, sh.code_scale, sh.code_offset, lane, &q);
       const DecodeTable k_table = head.k_table, v_table = head.v_table;
-      uint32_t bases = side(pages.block, id[0]);
-      int next = pages.Id(pages.block + 2 * kDecodeWarps);
+      const SumStart start;
+      const float v_factor =
+          head.p_limit *
+          (head.v_kind == DecodeCodes::kInPlace2 && lane % 2 == 0 ? kInPlaceFactor : 1.f);
+      uint32_t bases = side(id[0]);
+      uint32_t next = pages.Id(pages.block + 2 * kDecodeWarps);
       int stage = 0;
       for (int b = pages.block; b < pages.end; b += kDecodeWarps) {
-        const uint32_t next_bases = side(b + kDecodeWarps, id[1]);
-        const int after = pages.Id(b + 3 * kDecodeWarps);
+        const uint32_t next_bases = side(id[1]);
+        const uint32_t after = pages.Id(b + 3 * kDecodeWarps);
         const uint8_t* page = ring.Wait(stage);
-        SealedPage<kDim, kTiles>(p, head, u, page, bases, b, k_table, v_table, q, sh.scales[warp],
-                                 lane, &state);
+        SealedPage<kDim, kTiles>(p, head, u, page, bases, b, k_table, v_table, start,
+                                 sh.log8, v_factor, q, sh.scales[warp], lane, &state);
         __syncwarp();
         issue(stage, b + 2 * kDecodeWarps, next);
         bases = next_bases;
@@ -1099,32 +1134,27 @@ size_t SharedBytes(const Kernel& kernel, uint32_t stage_bytes) {
 
 }  // namespace
 
-int PrepareDecodeKernel(int head_dim, int rows, uint32_t stage_bytes, DecodeKernelInfo* info) {
+Status PrepareDecodeKernel(int head_dim, int rows, uint32_t stage_bytes, DecodeKernelInfo* info) {
   const Kernel kernel = KernelFor(head_dim, rows);
   const size_t shared = SharedBytes(kernel, stage_bytes);
-  cudaError_t error =
-      cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           static_cast<int>(shared));
-  if (error != cudaSuccess) return error;
-  error = cudaFuncSetAttribute(kernel.function, cudaFuncAttributePreferredSharedMemoryCarveout,
-                               cudaSharedmemCarveoutMaxShared);
-  if (error != cudaSuccess) return error;
-  error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-      &info->blocks_per_multiprocessor, kernel.function, 32 * kDecodeWarps, shared);
-  if (error != cudaSuccess) return error;
-  int device = 0, count = 0;
-  if ((error = cudaGetDevice(&device)) != cudaSuccess) return error;
-  error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-  info->num_blocks = info->blocks_per_multiprocessor * count;
-  return error;
+  TQ_RETURN_IF_ERROR(TQ_CUDA(cudaFuncSetAttribute(
+      kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared))));
+  TQ_RETURN_IF_ERROR(TQ_CUDA(cudaFuncSetAttribute(kernel.function,
+                                                  cudaFuncAttributePreferredSharedMemoryCarveout,
+                                                  cudaSharedmemCarveoutMaxShared)));
+  TQ_RETURN_IF_ERROR(TQ_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+      &info->blocks_per_multiprocessor, kernel.function, 32 * kDecodeWarps, shared)));
+  TQ_ASSIGN_OR_RETURN(const DeviceInfo device, GetDeviceInfo());
+  info->num_blocks = info->blocks_per_multiprocessor * device.num_multiprocessors;
+  return OkStatus();
 }
 
-int LaunchDecodeKernel(int head_dim, int rows, const DecodeParams& params, int num_blocks,
-                       void* stream) {
+Status LaunchDecodeKernel(int head_dim, int rows, const DecodeParams& params, int num_blocks,
+                          void* stream) {
   const Kernel kernel = KernelFor(head_dim, rows);
   kernel.function<<<num_blocks, 32 * kDecodeWarps, SharedBytes(kernel, params.stage_bytes),
                     static_cast<cudaStream_t>(stream)>>>(params);
-  return cudaGetLastError();
+  return TQ_CUDA(cudaGetLastError());
 }
 
 }  // namespace tq

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "turboquant/base/status.h"
+
 namespace tq {
 
 inline constexpr int kMaxDecodeDim = 256;
@@ -12,16 +14,22 @@ struct DecodeTable {
   uint32_t words[4] = {};
 };
 
+// How codes become levels.
+enum class DecodeCodes : uint32_t { kInPlace2, kTable2, kTable3, kTable4 };
+
 // One KV head of the layer. Offsets in bytes; the record's are within the head's record.
 struct DecodeHead {
   uint32_t record_offset = 0, record_bytes = 0;  // in the layer's part of a sealed slot
   uint32_t k_scales = 0, v_scales = 0, v_codes = 0;
   uint32_t side_offset = 0;  // of its RecordSideInfo in the layer's part of the side infos
   uint32_t open_offset = 0, open_k_scales = 0, open_v_values = 0, open_v_scales = 0;
-  uint32_t k_bits = 0, v_bits = 0;
+  DecodeCodes k_kind = DecodeCodes::kInPlace2, v_kind = DecodeCodes::kInPlace2;
   DecodeTable k_table, v_table;
-  float k_top = 0;    // largest |entry| of the K table: how large a query digit may be
-  float p_limit = 0;  // largest digit of a weight times a V scale
+  // What a sum has too much because codes are multiplied as level + offset, a digit.
+  float k_offset = 0, v_offset = 0;
+  float k_top = 0;    // largest |level| as multiplied: how large a query digit may be
+  float p_limit = 0;  // largest digit of a weight times a V scale, such that no sum reaches 2^22
+  float p_unit = 0;   // what a V base is multiplied with: 1 / p_limit, less what levels are scaled by
   uint32_t k_signs[kMaxDecodeDim / 32] = {};  // bit c % 32 of word c / 32: channel c is negated
   uint32_t v_signs[kMaxDecodeDim / 32] = {};
   // Work of a sealed block and of half an open one, in the unit of all heads; and the sums over the
@@ -39,7 +47,7 @@ struct DecodeParams {
   const uint8_t* sealed = nullptr;  // [slot][sealed_stride]
   const uint8_t* sides = nullptr;   // [slot][side_stride]
   const uint8_t* open = nullptr;    // [slot][open_stride]
-  int64_t sealed_stride = 0, side_stride = 0, open_stride = 0;
+  uint32_t sealed_stride = 0, side_stride = 0, open_stride = 0;
   const int32_t* sealed_table = nullptr;  // [sequence][table_stride]
   const int32_t* open_table = nullptr;
   int32_t table_stride = 0;
@@ -57,6 +65,7 @@ struct DecodeParams {
   DecodeIo io = DecodeIo::kF32;
   const void* q = nullptr;  // [batch][num_tokens][num_q_heads][head_dim]
   void* out = nullptr;      // the same
+  const float* log8 = nullptr;  // [256] Log8Table
   float scale = 0;          // of the scores, times log2(e)
   float softcap = 0;        // times log2(e); 0: none
   int32_t sliding_window = 0;  // tokens that a query sees, itself included; 0: all
@@ -71,14 +80,14 @@ struct DecodeParams {
 // Rows that a thread block works on at once: query tokens x query heads of one KV head.
 inline constexpr int kDecodeRows[] = {4, 8, 16};
 
-// The kernel for head_dim 64, 128 or 256 and 4, 8 or 16 rows; Launch fills the grid.
+// How often a kernel fits; errors are those of the device.
 struct DecodeKernelInfo {
   int blocks_per_multiprocessor = 0;
   int num_blocks = 0;  // of a full grid
 };
-// cudaError_t of the last call; the stream is a cudaStream_t.
-int PrepareDecodeKernel(int head_dim, int rows, uint32_t stage_bytes, DecodeKernelInfo* info);
-int LaunchDecodeKernel(int head_dim, int rows, const DecodeParams& params, int num_blocks,
-                       void* stream);
+// head_dim 64, 128 or 256 and one of kDecodeRows. `stream`: a cudaStream_t.
+Status PrepareDecodeKernel(int head_dim, int rows, uint32_t stage_bytes, DecodeKernelInfo* info);
+Status LaunchDecodeKernel(int head_dim, int rows, const DecodeParams& params, int num_blocks,
+                          void* stream);
 
 }  // namespace tq

@@ -87,6 +87,9 @@ class DeviceBuffer {
   size_t size() const { return bytes_; }
   Status Upload(const void* from, size_t bytes, size_t offset, const DeviceStream& stream) const;
   Status Download(void* to, size_t bytes, size_t offset, const DeviceStream& stream) const;
+  // From another place of device memory, also of this buffer if the ranges do not overlap.
+  Status Copy(const DeviceBuffer& from, size_t bytes, size_t from_offset, size_t offset,
+              const DeviceStream& stream) const;
   // Every byte = value.
   Status Fill(uint8_t value, const DeviceStream& stream) const;
 

@@ -117,6 +117,13 @@ Status DeviceBuffer::Download(void* to, size_t bytes, size_t offset,
       cudaMemcpyAsync(to, data() + offset, bytes, cudaMemcpyDeviceToHost, StreamOf(stream)));
 }
 
+Status DeviceBuffer::Copy(const DeviceBuffer& from, size_t bytes, size_t from_offset, size_t offset,
+                          const DeviceStream& stream) const {
+  TQ_CHECK(offset + bytes <= bytes_ && from_offset + bytes <= from.bytes_);
+  return TQ_CUDA(cudaMemcpyAsync(data() + offset, from.data() + from_offset, bytes,
+                                 cudaMemcpyDeviceToDevice, StreamOf(stream)));
+}
+
 Status DeviceBuffer::Fill(uint8_t value, const DeviceStream& stream) const {
   return TQ_CUDA(cudaMemsetAsync(data(), value, bytes_, StreamOf(stream)));
 }

@@ -23,6 +23,9 @@ Status DeviceBuffer::Upload(const void*, size_t, size_t, const DeviceStream&) co
   return NoCuda();
 }
 Status DeviceBuffer::Download(void*, size_t, size_t, const DeviceStream&) const { return NoCuda(); }
+Status DeviceBuffer::Copy(const DeviceBuffer&, size_t, size_t, size_t, const DeviceStream&) const {
+  return NoCuda();
+}
 Status DeviceBuffer::Fill(uint8_t, const DeviceStream&) const { return NoCuda(); }
 Status DeviceGraph::Begin(const DeviceStream&) { return NoCuda(); }
 Result<DeviceGraph> DeviceGraph::End(const DeviceStream&) { return NoCuda(); }

@@ -25,14 +25,14 @@ void ConvertOpenSide(Side side, int head_dim, Direction direction, const uint8_t
 }
 
 // One code in the words of the fragment order.
-int GetCode(int bits, const uint8_t* packed, const FragmentSlot& s) {
+int GetCode(int bits, bool in_place, const uint8_t* packed, const FragmentSlot& s) {
   const auto word = [&](int w) {
     uint32_t value;
     std::memcpy(&value, packed + FragmentWordByte(s.lane, w), 4);
     return value;
   };
   if (!FragmentIsSpread(bits, s.reg)) {
-    const FragmentField f = FragmentFieldOf(bits, s.reg, s.byte);
+    const FragmentField f = FragmentFieldOf(bits, in_place, s.reg, s.byte);
     return static_cast<int>(word(f.word) >> f.shift) & ((1 << bits) - 1);
   }
   const int shift = 4 * (s.byte + 4 * (s.reg % 2)) + 3;
@@ -41,7 +41,7 @@ int GetCode(int bits, const uint8_t* packed, const FragmentSlot& s) {
   return code;
 }
 
-void OrCode(int bits, uint8_t* packed, const FragmentSlot& s, int code) {
+void OrCode(int bits, bool in_place, uint8_t* packed, const FragmentSlot& s, int code) {
   const auto set = [&](int w, int value, int shift) {
     uint32_t old;
     uint8_t* at = packed + FragmentWordByte(s.lane, w);
@@ -50,16 +50,17 @@ void OrCode(int bits, uint8_t* packed, const FragmentSlot& s, int code) {
     std::memcpy(at, &old, 4);
   };
   if (!FragmentIsSpread(bits, s.reg)) {
-    const FragmentField f = FragmentFieldOf(bits, s.reg, s.byte);
+    const FragmentField f = FragmentFieldOf(bits, in_place, s.reg, s.byte);
     return set(f.word, code, f.shift);
   }
   const int shift = 4 * (s.byte + 4 * (s.reg % 2)) + 3;
   for (int i = 0; i < 3; ++i) set(s.reg / 8 * 3 + i, code >> i & 1, shift);
 }
 
-void ConvertCodes(int bits, Side side, int head_dim, Direction direction, const uint8_t* from,
+void ConvertCodes(const Codec& codec, Side side, int head_dim, Direction direction, const uint8_t* from,
                   uint8_t* to) {
-  const int num_depth = NumDepth(side, head_dim);
+  const int num_depth = NumDepth(side, head_dim), bits = codec.bits;
+  const bool in_place = IsInPlaceCodec(codec);
   static thread_local AlignedBuffer<uint8_t> cells;
   cells.Reserve(static_cast<size_t>(head_dim) * kPageLen);
   uint8_t identity[kMaxLevels];
@@ -75,9 +76,9 @@ void ConvertCodes(int bits, Side side, int head_dim, Direction direction, const 
       const FragmentSlot slot = FragmentOf(side, head_dim, t, c);
       uint8_t& cell = cells[CodeIndex(lane, depth, num_depth)];
       if (forward) {
-        OrCode(bits, to, slot, cell);
+        OrCode(bits, in_place, to, slot, cell);
       } else {
-        cell = static_cast<uint8_t>(GetCode(bits, from, slot));
+        cell = static_cast<uint8_t>(GetCode(bits, in_place, from, slot));
       }
     }
   }
@@ -106,7 +107,7 @@ void ConvertRecord(const HeadFormat& f, int head_dim, Direction direction, const
     if (!IsFragmentCodec(codec)) return;
     const auto* source = reinterpret_cast<const uint8_t*>(from);
     auto* target = reinterpret_cast<uint8_t*>(to);
-    ConvertCodes(codec.bits, side, head_dim, direction, source + codes, target + codes);
+    ConvertCodes(codec, side, head_dim, direction, source + codes, target + codes);
     for (int t = 0; t < kPageLen; ++t) {
       const size_t cpu = scales + t, device = scales + FragmentScaleByte(t);
       direction == Direction::kToFragments ? target[device] = source[cpu]

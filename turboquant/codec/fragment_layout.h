@@ -16,7 +16,9 @@
 // reads 512 consecutive bytes. Less: words of 8 nibbles, low half = an even register of the stream,
 // high half = the odd one behind it, as byte permutes want their selectors:
 //   4 bit: a word has registers 2 w, 2 w + 1.
-//   2 bit: registers 4 w, 4 w + 1 in bits 0-1 of the nibbles, 4 w + 2, 4 w + 3 in bits 2-3.
+//   2 bit: registers 4 w, 4 w + 1 in bits 0-1 of the nibbles, 4 w + 2, 4 w + 3 in bits 2-3;
+//          but with the uniform book, which needs no permute, bytes that are masked where they are:
+//          byte b of word w has byte b of registers 4 w, 4 w + 2, 4 w + 1, 4 w + 3 from bit 0 up.
 //   3 bit: words 3 g .. 3 g + 2 have registers 8 g .. 8 g + 5 in bits 0-2; bits 3 of the three words
 //          are bits 0, 1, 2 of the codes of registers 8 g + 6, 8 g + 7.
 // Words of all lanes lie in 16-byte pieces: word w of a lane is at ((w / 4 * 32 + lane) * 4 + w % 4)
@@ -64,8 +66,9 @@ inline constexpr size_t FragmentByte(const FragmentSlot& s) {
 struct FragmentField {
   int word = 0, shift = 0;
 };
-inline constexpr FragmentField FragmentFieldOf(int bits, int reg, int byte) {
+inline constexpr FragmentField FragmentFieldOf(int bits, bool in_place, int reg, int byte) {
   const int nibble = 4 * (byte + 4 * (reg % 2));
+  if (in_place) return {reg / 4, 8 * byte + 4 * (reg % 2) + reg / 2 % 2 * 2};
   if (bits == 4) return {reg / 2, nibble};
   if (bits == 2) return {reg / 4, nibble + 2 * (reg / 2 % 2)};
   return {reg / 8 * 3 + reg % 8 / 2, nibble};  // 3 bits, registers 0 to 5 of 8
@@ -83,6 +86,10 @@ inline constexpr bool HasFragmentOrder(int head_dim) { return head_dim % 64 == 0
 inline constexpr bool IsFragmentCodec(const Codec& c) {
   return c.type == ValueType::kInt && c.bits <= 4 && !c.is_grouped() &&
          c.codebook != Codebook::kTrellis;
+}
+
+inline constexpr bool IsInPlaceCodec(const Codec& c) {
+  return c.bits == 2 && c.codebook == Codebook::kUniform;
 }
 
 // Between the two orders, on the host. `kInt` open rows, and sealed sides of IsFragmentCodec; all

@@ -67,6 +67,7 @@ TEST(FragmentLayout, WordsHoldTheCodesOfTheRecord) {
   const int dim = 128;
   for (const int bits : {2, 3, 4}) {
     HeadFormat format{*DefaultCodec(bits), *DefaultCodec(bits)};
+    format.k.codebook = Codebook::kLloyd;  // uniform 2-bit codes are masked in place: below
     const RecordLayout l = RecordLayout::For(format, dim);
     const std::vector<std::byte> from = RandomBytes(l.bytes, static_cast<uint64_t>(bits));
     std::vector<std::byte> to(l.bytes);
@@ -100,6 +101,30 @@ TEST(FragmentLayout, WordsHoldTheCodesOfTheRecord) {
       }
       ASSERT_EQ(to[l.k_scales + static_cast<size_t>(FragmentScaleByte(t))],
                 from[l.k_scales + static_cast<size_t>(t)]);
+    }
+  }
+}
+
+TEST(FragmentLayout, UniformTwoBitCodesAreMaskedInPlace) {
+  const int dim = 64;
+  const HeadFormat format = *ParsePreset("k2v2");
+  const RecordLayout l = RecordLayout::For(format, dim);
+  const std::vector<std::byte> from = RandomBytes(l.bytes, 5);
+  std::vector<std::byte> to(l.bytes);
+  RecordToFragments(format, dim, from.data(), to.data());
+  std::vector<uint8_t> codes(static_cast<size_t>(dim) * kPageLen);
+  const uint8_t identity[kMaxLevels] = {0, 1, 2, 3};
+  UnpackCodesRef(2, reinterpret_cast<const uint8_t*>(from.data()) + l.v_codes, dim, identity,
+                 codes.data());
+  for (int t = 0; t < kPageLen; ++t) {
+    for (int c = 0; c < dim; ++c) {
+      const FragmentSlot s = FragmentOf(Side::kV, dim, t, c);
+      uint32_t word;
+      std::memcpy(&word, to.data() + l.v_codes + FragmentWordByte(s.lane, s.reg / 4), 4);
+      // As the kernel: two masks of the word, two of the word shifted by 4.
+      const uint32_t registers[4] = {word & 0x03030303u, word >> 4 & 0x03030303u,
+                                     (word & 0x0c0c0c0cu) >> 2, (word >> 4 & 0x0c0c0c0cu) >> 2};
+      ASSERT_EQ(registers[s.reg % 4] >> (8 * s.byte) & 255, codes[CodeIndex(c, t, kPageLen)]);
     }
   }
 }

@@ -1,0 +1,141 @@
+#include "cli/bench/device_attention_bench.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tq::cli {
+namespace {
+
+// Encoded blocks that all others are copies of.
+constexpr int64_t kSourceBlocks = 12;
+
+std::vector<float> Normal(size_t n, uint64_t state) {
+  std::vector<float> x(n);
+  for (size_t i = 0; i < n; i += 2) {  // Box and Muller
+    const double u = (static_cast<double>(SplitMix64(state) >> 11) + 1) * 0x1p-53;
+    const double angle = 6.283185307179586 * static_cast<double>(SplitMix64(state) >> 11) * 0x1p-53;
+    const double r = std::sqrt(-2 * std::log(u));
+    x[i] = static_cast<float>(r * std::cos(angle));
+    if (i + 1 < n) x[i + 1] = static_cast<float>(r * std::sin(angle));
+  }
+  return x;
+}
+
+CacheConfig ConfigOf(const DeviceAttentionCase& c, int layers) {
+  CacheConfig config;
+  config.num_layers = layers;
+  config.num_kv_heads = c.num_kv_heads;
+  config.head_dim = c.head_dim;
+  config.recent_len = c.recent_len;
+  config.sink_len = c.sink_len;
+  for (int i = 0; i < layers * c.num_kv_heads; ++i) {
+    config.formats.push_back(c.formats[static_cast<size_t>(i % c.num_kv_heads) % c.formats.size()]);
+  }
+  return config;
+}
+
+struct Forms {
+  int64_t open = 0, sealed = 0;  // blocks of one sequence
+};
+Forms FormsOf(const PrecisionRule& rule, int64_t depth) {
+  Forms forms;
+  const int64_t last = (depth - 1) / kPageLen;
+  for (int64_t b = 0; b <= last; ++b) ++(rule.ReadsOpen(b, last) ? forms.open : forms.sealed);
+  return forms;
+}
+
+// A sequence of random tokens goes through the encoder into the first slots of all layers.
+Status FillSlots(DeviceCache* cache, const Forms& one, ThreadPool& pool,
+                 const DeviceStream& stream) {
+  const CacheConfig& config = cache->config();
+  TQ_ASSIGN_OR_RETURN(const auto cpu, KvCache::Create(config));
+  const int64_t sealed = std::min(kSourceBlocks, one.sealed);
+  const int n = static_cast<int>((one.open + sealed) * kPageLen);
+  const SeqId seq = cpu->NewSequence();
+  TQ_RETURN_IF_ERROR(cpu->BeginAppend(seq, n));
+  const size_t values = static_cast<size_t>(n) * config.num_kv_heads * config.head_dim;
+  const std::vector<float> k = Normal(values, 1), v = Normal(values, 2);
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    TQ_RETURN_IF_ERROR(cpu->AppendLayer(seq, layer, k.data(), v.data(), pool));
+  }
+  TQ_RETURN_IF_ERROR(cpu->CommitAppend(seq));
+  TQ_RETURN_IF_ERROR(cache->Import(*cpu, seq, 0, stream));
+  TQ_RETURN_IF_ERROR(cache->RepeatSlots(one.open, std::max<int64_t>(1, sealed), stream));
+  TQ_RETURN_IF_ERROR(cache->Clear(0, stream));
+  cache->ShuffleFreeSlots(3);
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<DeviceAttentionTime> MeasureDeviceAttention(const DeviceAttentionCase& c, ThreadPool& pool,
+                                                   const DeviceStream& stream) {
+  TQ_ASSIGN_OR_RETURN(const DeviceInfo info, GetDeviceInfo());
+  DeviceAttentionTime time;
+  Forms one;
+  {
+    TQ_ASSIGN_OR_RETURN(const auto schema, KvCache::Create(ConfigOf(c, 1)));
+    one = FormsOf(schema->rule(), c.depth);
+    time.bytes_per_layer =
+        static_cast<size_t>(c.batch) *
+        (static_cast<size_t>(one.sealed) * schema->sealed_slot_bytes() +
+         static_cast<size_t>(one.open) * schema->open_slot_bytes());
+  }
+  time.layers = static_cast<int>(
+      std::clamp<size_t>(DivCeil<size_t>(6 * info.l2_bytes, time.bytes_per_layer), 2, 32));
+  // The source sequence may need a little more than one of the batch.
+  DeviceCacheOptions options;
+  options.max_sequences = c.batch;
+  options.max_tokens = std::max<int64_t>(c.depth, (one.open + kSourceBlocks) * kPageLen);
+  options.open_slots = c.batch * one.open;
+  options.sealed_slots = std::max<int64_t>(c.batch * one.sealed, kSourceBlocks);
+  TQ_ASSIGN_OR_RETURN(const auto cache,
+                      DeviceCache::Create(ConfigOf(c, time.layers), options, stream));
+  TQ_RETURN_IF_ERROR(FillSlots(cache.get(), one, pool, stream));
+  std::vector<int32_t> ids;
+  for (int i = 0; i < c.batch; ++i) {
+    TQ_RETURN_IF_ERROR(cache->Claim(i, c.depth, stream));
+    ids.push_back(i);
+  }
+  const DeviceAttentionConfig config{.num_q_heads = c.num_kv_heads * c.group,
+                                     .num_tokens = c.num_tokens,
+                                     .max_batch = c.batch,
+                                     .io = DecodeIo::kF16};
+  TQ_ASSIGN_OR_RETURN(const auto attention, DeviceAttention::Create(*cache, config, stream));
+  time.blocks_per_multiprocessor = attention->kernel().blocks_per_multiprocessor;
+  time.rows = attention->rows();
+  const size_t values =
+      static_cast<size_t>(c.batch) * c.num_tokens * c.num_kv_heads * c.group * c.head_dim;
+  std::vector<f16_t> q;
+  for (const float x : Normal(values, 3)) q.push_back(F16FromF32(x));
+  TQ_ASSIGN_OR_RETURN(const auto q_device, DeviceBuffer::Allocate(values * sizeof(f16_t)));
+  TQ_ASSIGN_OR_RETURN(const auto out, DeviceBuffer::Allocate(values * sizeof(f16_t)));
+  TQ_ASSIGN_OR_RETURN(const auto ids_device, DeviceBuffer::Allocate(ids.size() * sizeof(int32_t)));
+  TQ_RETURN_IF_ERROR(q_device.Upload(q.data(), values * sizeof(f16_t), 0, stream));
+  TQ_RETURN_IF_ERROR(ids_device.Upload(ids.data(), ids.size() * sizeof(int32_t), 0, stream));
+  TQ_RETURN_IF_ERROR(stream.Synchronize());
+  TQ_RETURN_IF_ERROR(DeviceGraph::Begin(stream));
+  for (int layer = 0; layer < time.layers; ++layer) {
+    TQ_RETURN_IF_ERROR(attention->Run(layer, ids_device.as<const int32_t>(), c.batch,
+                                      q_device.data(), out.data(), stream));
+  }
+  TQ_ASSIGN_OR_RETURN(const DeviceGraph graph, DeviceGraph::End(stream));
+  TQ_ASSIGN_OR_RETURN(const DeviceEvent start, DeviceEvent::Create());
+  TQ_ASSIGN_OR_RETURN(const DeviceEvent end, DeviceEvent::Create());
+  std::vector<double> us;
+  for (int run = -2; run < c.runs; ++run) {  // two are not counted
+    TQ_RETURN_IF_ERROR(start.Record(stream));
+    TQ_RETURN_IF_ERROR(graph.Launch(stream));
+    TQ_RETURN_IF_ERROR(end.Record(stream));
+    TQ_ASSIGN_OR_RETURN(const float ms, DeviceEvent::Milliseconds(start, end));
+    if (run >= 0) us.push_back(ms * 1e3 / time.layers);
+  }
+  TQ_RETURN_IF_ERROR(stream.Synchronize());
+  std::sort(us.begin(), us.end());
+  time.us_per_layer = us[us.size() / 2];
+  time.lowest_us = us.front();
+  time.highest_us = us.back();
+  return time;
+}
+
+}  // namespace tq::cli

@@ -1,0 +1,13 @@
+// Builds without CUDA. Nothing gets here: there is no device cache to attend to.
+#include "turboquant/attention/decode_params.h"
+
+namespace tq {
+
+Status PrepareDecodeKernel(int, int, uint32_t, DecodeKernelInfo*) {
+  return Unavailable("cuda: this build has no CUDA kernels");
+}
+Status LaunchDecodeKernel(int, int, const DecodeParams&, int, void*) {
+  return Unavailable("cuda: this build has no CUDA kernels");
+}
+
+}  // namespace tq

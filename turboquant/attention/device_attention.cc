@@ -1,0 +1,217 @@
+#include "turboquant/attention/device_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "turboquant/codec/fragment_layout.h"
+#include "turboquant/codec/log8.h"
+
+namespace tq {
+namespace {
+
+// The limit of every integer sum: a float keeps it exactly beside 1.5 x 2^23.
+constexpr float kSumLimit = 4194303.f;
+constexpr int kWideOffset = 64;  // of 4-bit levels, see decode_cuda.cu
+
+DecodeCodes KindOf(const Codec& codec) {
+  if (IsInPlaceCodec(codec)) return DecodeCodes::kInPlace2;
+  return codec.bits == 2   ? DecodeCodes::kTable2
+         : codec.bits == 3 ? DecodeCodes::kTable3
+                           : DecodeCodes::kTable4;
+}
+
+struct Levels {
+  DecodeTable table;
+  float top = 0;     // largest |number| that is multiplied
+  float offset = 0;  // of a digit in a sum
+};
+
+Levels LevelsOf(const Codec& codec, const CodebookTable* calibrated) {
+  Levels out;
+  if (IsInPlaceCodec(codec)) {
+    out.top = 12;  // code 3 in bits 2 and 3
+    return out;
+  }
+  const CodebookTable& book = BookOf(codec, calibrated);
+  const bool wide = codec.bits == 4;
+  const int offset = wide ? kWideOffset : 0;
+  for (int i = 0; i < 16; ++i) {
+    const int level = book.levels[i % book.num_levels] + offset;
+    out.table.words[i / 4] |= static_cast<uint32_t>(static_cast<uint8_t>(level)) << (i % 4 * 8);
+    out.top = std::max(out.top, std::fabs(static_cast<float>(level)));
+  }
+  out.offset = static_cast<float>(offset);
+  return out;
+}
+
+DecodeHead MakeHead(const DeviceCache& cache, int layer, int head) {
+  const KvCache::HeadLayout& l = cache.layout(layer, head);
+  const DeviceCache::HeadView view = cache.head(layer, head);
+  DecodeHead h;
+  h.record_offset = static_cast<uint32_t>(view.record_offset);
+  h.record_bytes = static_cast<uint32_t>(l.record.bytes);
+  h.k_scales = static_cast<uint32_t>(l.record.k_scales);
+  h.v_scales = static_cast<uint32_t>(l.record.v_scales);
+  h.v_codes = static_cast<uint32_t>(l.record.v_codes);
+  h.side_offset = static_cast<uint32_t>(view.side_offset);
+  h.open_offset = static_cast<uint32_t>(view.open_offset);
+  h.open_k_scales = static_cast<uint32_t>(l.open.k_scales);
+  h.open_v_values = static_cast<uint32_t>(l.open.v_values);
+  h.open_v_scales = static_cast<uint32_t>(l.open.v_scales);
+  h.k_kind = KindOf(l.format.k);
+  h.v_kind = KindOf(l.format.v);
+  const Levels k = LevelsOf(l.format.k, &l.k_book), v = LevelsOf(l.format.v, &l.v_book);
+  h.k_table = k.table;
+  h.v_table = v.table;
+  h.k_top = k.top;
+  const bool k_in_place = h.k_kind == DecodeCodes::kInPlace2;
+  const bool v_in_place = h.v_kind == DecodeCodes::kInPlace2;
+  // In place, 4 x (sum of codes x digits) is summed; level = 2 code - 3.
+  h.k_offset = k_in_place ? 6.f : k.offset;
+  h.v_offset = v_in_place ? 1.5f : v.offset;
+  const float per_digit = static_cast<float>(kPageLen) * v.top;
+  h.p_limit = std::min(65000.f, std::floor(kSumLimit / per_digit) - 1);
+  h.p_unit = 1.f / h.p_limit / (v_in_place ? 2.f : 1.f);
+  const auto signs = [&](const Rotation& rotation, uint32_t* words) {
+    for (int c = 0; c < rotation.head_dim(); ++c) {
+      if (rotation.plan().signs[static_cast<size_t>(c)] < 0) words[c / 32] |= 1u << (c % 32);
+    }
+  };
+  signs(l.k_rotation, h.k_signs);
+  signs(l.v_rotation, h.v_signs);
+  // In units of 64 bytes. Open rows are read without a ring and cost more than their bytes.
+  h.sealed_cost = h.record_bytes / 64;
+  h.open_cost = static_cast<uint32_t>(l.open.bytes / 2 / 64 * 3 / 2);
+  return h;
+}
+
+}  // namespace
+
+Status CheckDeviceFormat(const HeadFormat& format, int head_dim, RecentType recent) {
+  const auto fits = [](const Codec& c) {
+    return IsFragmentCodec(c) && c.rotate == Rotate::kHadamard && c.center == Center::kNone;
+  };
+  if (fits(format.k) && fits(format.v) && format.anchors == 0 && recent == RecentType::kQ8 &&
+      (head_dim == 64 || head_dim == 128 || head_dim == 256)) {
+    return OkStatus();
+  }
+  return Unsupported("cuda decode attention: ", PresetName(format), " at head_dim ", head_dim,
+                     recent == RecentType::kQ8 ? "" : " with a 16-bit window",
+                     format.k.center != Center::kNone ? " and a centre" : "",
+                     "; supported: k<a>v<b> with a and b in 2, 3, 4 (Hadamard rotation, one log8 "
+                     "scale a token, uniform, lloyd or calibrated books, no centre, no anchors), an "
+                     "8-bit window, head_dim 64, 128 and 256");
+}
+
+Result<std::unique_ptr<DeviceAttention>> DeviceAttention::Create(
+    const DeviceCache& cache, const DeviceAttentionConfig& config, const DeviceStream& stream) {
+  const CacheConfig& c = cache.config();
+  if (config.num_q_heads <= 0 || config.num_q_heads % c.num_kv_heads != 0) {
+    return InvalidArgument("cuda decode attention: ", config.num_q_heads,
+                           " query heads are not a multiple of ", c.num_kv_heads, " KV heads");
+  }
+  if (config.num_tokens < 1 || config.num_tokens > 8 || config.max_batch < 1) {
+    return InvalidArgument("cuda decode attention: ", config.num_tokens, " queries of each of ",
+                           config.max_batch, " sequences; 1 to 8 queries and at least 1 sequence");
+  }
+  const int group = config.num_q_heads / c.num_kv_heads;
+  std::unique_ptr<DeviceAttention> a(new DeviceAttention);
+  a->cache_ = &cache;
+  a->config_ = config;
+  std::vector<DecodeHead> heads;
+  uint32_t largest_record = 0;
+  for (int layer = 0; layer < c.num_layers; ++layer) {
+    Layer costs;
+    for (int h = 0; h < c.num_kv_heads; ++h) {
+      const Status fits = CheckDeviceFormat(cache.layout(layer, h).format, c.head_dim, c.recent);
+      TQ_RETURN_IF_ERROR(fits.WithContext(StrCat("layer ", layer, ", KV head ", h)));
+      DecodeHead head = MakeHead(cache, layer, h);
+      costs.sealed_cost += head.sealed_cost;
+      costs.open_cost += head.open_cost;
+      largest_record = std::max(largest_record, head.record_bytes);
+      // Every warp of a thread block has at least a page; and no range is shorter than an item.
+      costs.min_block_cost = std::max<int64_t>(
+          {costs.min_block_cost, kDecodeWarps * head.sealed_cost, 2 * head.open_cost});
+      heads.push_back(head);
+    }
+    a->layers_.push_back(costs);
+  }
+  const int rows = config.num_tokens * group;
+  a->rows_ = rows <= 4 ? 4 : rows <= 8 ? 8 : 16;
+  const int num_row_groups = DivCeil(rows, a->rows_);
+
+  DecodeParams& p = a->params_;
+  // A stage also takes the state of a warp.
+  p.stage_bytes = RoundUp<uint32_t>(
+      std::max<uint32_t>(largest_record,
+                         static_cast<uint32_t>(a->rows_ * (c.head_dim + 8) * 4 / 2)),
+      128);
+  TQ_RETURN_IF_ERROR(PrepareDecodeKernel(c.head_dim, a->rows_, p.stage_bytes, &a->kernel_));
+  const size_t num_units = static_cast<size_t>(config.max_batch) * (config.num_tokens > 1 ? 2 : 1) *
+                           c.num_kv_heads * num_row_groups;
+  const size_t num_parts = static_cast<size_t>(a->kernel_.num_blocks) + num_units;
+  const size_t arrivals = RoundUp<size_t>(num_units * sizeof(uint32_t), 256);
+  const size_t log8 = 256 * sizeof(float);
+  const size_t states = RoundUp<size_t>(num_parts * a->rows_ * 2 * sizeof(float), 256);
+  const size_t outs = num_parts * a->rows_ * c.head_dim * sizeof(float);
+  TQ_ASSIGN_OR_RETURN(a->workspace_, DeviceBuffer::Allocate(arrivals + log8 + states + outs));
+  TQ_RETURN_IF_ERROR(a->workspace_.Fill(0, stream));
+  TQ_RETURN_IF_ERROR(a->workspace_.Upload(Log8Table(), log8, arrivals, stream));
+  TQ_ASSIGN_OR_RETURN(a->heads_, DeviceBuffer::Allocate(heads.size() * sizeof(DecodeHead)));
+  TQ_RETURN_IF_ERROR(
+      a->heads_.Upload(heads.data(), heads.size() * sizeof(DecodeHead), 0, stream));
+  TQ_RETURN_IF_ERROR(stream.Synchronize());
+
+  std::byte* const base = a->workspace_.data();
+  p.arrivals = reinterpret_cast<uint32_t*>(base);
+  p.log8 = reinterpret_cast<const float*>(base + arrivals);
+  p.partial_state = reinterpret_cast<float*>(base + arrivals + log8);
+  p.partial_out = reinterpret_cast<float*>(base + arrivals + log8 + states);
+  p.sealed_table = cache.sealed_table();
+  p.open_table = cache.open_table();
+  p.table_stride = static_cast<int32_t>(cache.table_stride());
+  p.lengths = cache.lengths();
+  p.num_kv_heads = c.num_kv_heads;
+  p.sink_blocks = cache.rule().sink_blocks;
+  p.recent_blocks = cache.rule().recent_blocks;
+  p.num_tokens = config.num_tokens;
+  p.group = group;
+  p.num_row_groups = num_row_groups;
+  p.io = config.io;
+  const float log2e = std::numbers::log2e_v<float>;
+  p.scale = (config.scale > 0 ? config.scale : 1.f / std::sqrt(static_cast<float>(c.head_dim))) *
+            log2e;
+  p.softcap = config.softcap * log2e;
+  p.sliding_window = config.sliding_window;
+  return a;
+}
+
+Status DeviceAttention::Run(int layer, const int32_t* sequences, int batch, const void* q,
+                            void* out, const DeviceStream& stream) const {
+  const CacheConfig& c = cache_->config();
+  if (layer < 0 || layer >= c.num_layers || batch < 1 || batch > config_.max_batch) {
+    return InvalidArgument("cuda decode attention: layer ", layer, " of ", c.num_layers,
+                           ", batch of ", batch, "; at most ", config_.max_batch);
+  }
+  const DeviceCache::LayerView view = cache_->layer(layer);
+  const Layer& costs = layers_[static_cast<size_t>(layer)];
+  DecodeParams p = params_;
+  p.sealed = reinterpret_cast<const uint8_t*>(view.sealed);
+  p.sides = reinterpret_cast<const uint8_t*>(view.sides);
+  p.open = reinterpret_cast<const uint8_t*>(view.open);
+  p.sealed_stride = static_cast<uint32_t>(view.sealed_stride);
+  p.side_stride = static_cast<uint32_t>(view.side_stride);
+  p.open_stride = static_cast<uint32_t>(view.open_stride);
+  p.heads = heads_.as<const DecodeHead>() + static_cast<size_t>(layer) * c.num_kv_heads;
+  p.sealed_cost = costs.sealed_cost;
+  p.open_cost = costs.open_cost;
+  p.min_block_cost = costs.min_block_cost;
+  p.sequences = sequences;
+  p.batch = batch;
+  p.q = q;
+  p.out = out;
+  return LaunchDecodeKernel(c.head_dim, rows_, p, kernel_.num_blocks, stream.handle());
+}
+
+}  // namespace tq

@@ -1,0 +1,264 @@
+#include "turboquant/attention/device_attention.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "turboquant/attention/exact_attention_for_test.h"
+
+namespace tq {
+namespace {
+
+std::vector<float> Gaussian(size_t n, unsigned seed) {
+  std::mt19937 rng(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(n);
+  for (float& v : x) v = normal(rng);
+  return x;
+}
+
+struct Shape {
+  std::vector<const char*> presets = {"k3v2"};  // of the KV heads
+  int head_dim = 128;
+  int group = 1;
+  std::vector<int> lengths = {1000};
+  int num_tokens = 1;
+  double softcap = 0;
+  int sliding_window = 0;
+  int recent_len = 128;
+  int sink_len = 4;
+  bool calibrated = false;
+};
+
+CacheConfig ConfigOf(const Shape& s) {
+  CacheConfig c;
+  c.num_layers = 1;
+  c.num_kv_heads = static_cast<int>(s.presets.size());
+  c.head_dim = s.head_dim;
+  c.recent_len = s.recent_len;
+  c.sink_len = s.sink_len;
+  for (const char* preset : s.presets) c.formats.push_back(*ParsePreset(preset));
+  if (s.calibrated) {
+    for (HeadFormat& f : c.formats) {
+      f.k.codebook = f.v.codebook = Codebook::kCalibrated;
+      HeadTensors t;
+      for (auto [levels, bits] : {std::pair{&t.k_levels, f.k.bits}, {&t.v_levels, f.v.bits}}) {
+        for (int i = 0; i < 1 << bits; ++i) {
+          levels->push_back(3.2f * (static_cast<float>(i) + 0.7f) / static_cast<float>(1 << bits) -
+                            1.5f);
+        }
+      }
+      c.tensors.push_back(t);
+    }
+  }
+  return c;
+}
+
+TEST(DeviceAttention, FormatsThatTheKernelLacksAreNamed) {
+  for (const char* preset : {"k2v2", "k3v2", "k4v4", "k2v4"}) {
+    for (const int dim : {64, 128, 256}) {
+      EXPECT_TRUE(CheckDeviceFormat(*ParsePreset(preset), dim, RecentType::kQ8).ok());
+    }
+  }
+  for (const char* preset : {"k8v4", "f16", "k3v2-trellis", "k4v4-group32", "k3v2-anchor1"}) {
+    const Status s = CheckDeviceFormat(*ParsePreset(preset), 128, RecentType::kQ8);
+    EXPECT_EQ(s.code(), StatusCode::kUnsupported);
+    EXPECT_NE(s.message().find(StrCat(preset, " at head_dim 128; supported: k<a>v<b>")),
+              std::string::npos)
+        << s.message();
+  }
+  EXPECT_FALSE(CheckDeviceFormat(*ParsePreset("k4v4"), 96, RecentType::kQ8).ok());
+  EXPECT_FALSE(CheckDeviceFormat(*ParsePreset("k4v4"), 64, RecentType::kF16).ok());
+}
+
+class OnDevice : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!GetDeviceInfo().ok()) GTEST_SKIP() << GetDeviceInfo().status().ToString();
+    stream_ = std::make_unique<DeviceStream>(*DeviceStream::Create());
+  }
+
+  // Output of the device over a batch, poisoned before; and the float64 reference beside it.
+  void Check(const Shape& shape, double bound, const std::string& name) {
+    SCOPED_TRACE(name);
+    const CacheConfig config = ConfigOf(shape);
+    auto cpu = *KvCache::Create(config);
+    const int heads = config.num_kv_heads, dim = config.head_dim, q_heads = heads * shape.group;
+    const size_t row = static_cast<size_t>(heads) * dim;
+    const int batch = static_cast<int>(shape.lengths.size());
+    const int longest = *std::max_element(shape.lengths.begin(), shape.lengths.end());
+    const int64_t slots = batch * DivCeil(longest + 1, kPageLen) + 8;
+    auto device = DeviceCache::Create(config,
+                                      {.max_sequences = batch + 1,
+                                       .max_tokens = longest + 1,
+                                       .open_slots = slots,
+                                       .sealed_slots = slots},
+                                      *stream_);
+    ASSERT_TRUE(device.ok()) << device.status().ToString();
+    (*device)->ShuffleFreeSlots(7);
+    std::vector<SeqId> sequences;
+    for (int i = 0; i < batch; ++i) {
+      const int length = shape.lengths[static_cast<size_t>(i)];
+      const SeqId seq = cpu->NewSequence();
+      sequences.push_back(seq);
+      if (length > 0) {
+        const std::vector<float> k = Gaussian(row * length, 11 + i), v = Gaussian(row * length, 91 + i);
+        ASSERT_TRUE(cpu->BeginAppend(seq, length).ok());
+        ASSERT_TRUE(cpu->AppendLayer(seq, 0, k.data(), v.data(), pool_).ok());
+        ASSERT_TRUE(cpu->CommitAppend(seq).ok());
+      }
+      // Sequence i of the batch is not sequence i of the cache.
+      const Status s = (*device)->Import(*cpu, seq, batch - i, *stream_);
+      ASSERT_TRUE(s.ok()) << s.ToString();
+    }
+    const DeviceAttentionConfig attention_config{.num_q_heads = q_heads,
+                                                 .num_tokens = shape.num_tokens,
+                                                 .max_batch = batch,
+                                                 .io = DecodeIo::kF32,
+                                                 .softcap = static_cast<float>(shape.softcap),
+                                                 .sliding_window = shape.sliding_window};
+    auto attention = DeviceAttention::Create(**device, attention_config, *stream_);
+    ASSERT_TRUE(attention.ok()) << attention.status().ToString();
+    const size_t values = static_cast<size_t>(batch) * shape.num_tokens * q_heads * dim;
+    const std::vector<float> q = Gaussian(values, 5);
+    const auto q_device = *DeviceBuffer::Allocate(values * 4);
+    const auto out_device = *DeviceBuffer::Allocate(values * 4);
+    const auto ids_device = *DeviceBuffer::Allocate(static_cast<size_t>(batch) * 4);
+    std::vector<int32_t> ids;
+    for (int i = 0; i < batch; ++i) ids.push_back(batch - i);
+    ASSERT_TRUE(q_device.Upload(q.data(), values * 4, 0, *stream_).ok());
+    ASSERT_TRUE(ids_device.Upload(ids.data(), ids.size() * 4, 0, *stream_).ok());
+    std::vector<float> out(values), again(values);
+    for (std::vector<float>* to : {&out, &again}) {
+      ASSERT_TRUE(out_device.Fill(0xff, *stream_).ok());  // NaN
+      Status s = (*attention)->Run(0, ids_device.as<const int32_t>(), batch, q_device.data(),
+                                   out_device.data(), *stream_);
+      ASSERT_TRUE(s.ok()) << s.ToString();
+      ASSERT_TRUE(out_device.Download(to->data(), values * 4, 0, *stream_).ok());
+      s = stream_->Synchronize();
+      ASSERT_TRUE(s.ok()) << s.ToString();
+    }
+    for (size_t i = 0; i < values; ++i) ASSERT_FALSE(std::isnan(out[i])) << "not written: " << i;
+    EXPECT_EQ(out, again) << "two runs differ";
+    for (int i = 0; i < batch; ++i) {
+      for (int t = 0; t < shape.num_tokens; ++t) {
+        const int64_t position = shape.lengths[static_cast<size_t>(i)] - shape.num_tokens + t;
+        const size_t at = (static_cast<size_t>(i) * shape.num_tokens + t) * q_heads * dim;
+        const std::vector<float> got(out.begin() + at, out.begin() + at + q_heads * dim);
+        if (position < 0) {
+          EXPECT_EQ(got, std::vector<float>(got.size(), 0.f)) << "sequence " << i << " query " << t;
+          continue;
+        }
+        const std::vector<float> rows(q.begin() + at, q.begin() + at + q_heads * dim);
+        const std::vector<float> want = testing_util::ExactAttention(
+            *cpu, sequences[static_cast<size_t>(i)], 0, rows, q_heads, position,
+            {shape.softcap, shape.sliding_window});
+        const double distance = testing_util::RelativeDistance(got, want);
+        worst_ = std::max(worst_, distance);
+        EXPECT_LT(distance, bound) << "sequence " << i << " of "
+                                   << shape.lengths[static_cast<size_t>(i)] << " tokens, query "
+                                   << t;
+      }
+    }
+  }
+  void TearDown() override { RecordProperty("worst_distance", std::to_string(worst_)); }
+
+  std::unique_ptr<DeviceStream> stream_;
+  ThreadPool pool_{4};
+  double worst_ = 0;
+};
+
+// Query digits keep 10 bits or more, weight digits 9 or more: about 1e-3 of the output for random
+// data, where the output is an average that cancels. 4e-3 is stated.
+constexpr double kBound = 4e-3;
+
+TEST_F(OnDevice, EveryPairOfWidths) {
+  for (const char* preset : {"k2v2", "k2v3", "k2v4", "k3v2", "k3v3", "k3v4", "k4v2", "k4v3", "k4v4"}) {
+    Check({.presets = {preset}, .lengths = {1000}}, kBound, preset);
+  }
+}
+
+TEST_F(OnDevice, EveryLengthAroundTheEdges) {
+  for (const char* preset : {"k3v2", "k4v4"}) {
+    Check({.presets = {preset},
+           .lengths = {0, 1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 129, 191, 192, 193, 255, 256, 257,
+                       319, 320, 321, 511, 4095, 4096, 4097}},
+          kBound, preset);
+  }
+}
+
+TEST_F(OnDevice, EveryHeadDimAndGroup) {
+  for (const int dim : {64, 128, 256}) {
+    for (const int group : {1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20}) {
+      Check({.presets = {"k3v2", "k4v3"}, .head_dim = dim, .group = group, .lengths = {777, 130}},
+            kBound, StrCat("head_dim ", dim, " group ", group));
+    }
+  }
+}
+
+TEST_F(OnDevice, CalibratedBooks) {
+  for (const char* preset : {"k2v2", "k3v3", "k4v4"}) {
+    Check({.presets = {preset}, .lengths = {700}, .calibrated = true}, kBound, preset);
+  }
+}
+
+TEST_F(OnDevice, HeadsOfOneLayerMayDiffer) {
+  Check({.presets = {"k2v2", "k4v4", "k3v2", "k4v2"}, .group = 4, .lengths = {3000, 64, 999}},
+        kBound, "mixed");
+}
+
+TEST_F(OnDevice, UnevenBatches) {
+  std::vector<int> lengths;
+  for (int i = 0; i < 70; ++i) lengths.push_back(i * i * 37 % 1500);
+  Check({.presets = {"k3v2", "k3v2"}, .head_dim = 64, .group = 3, .lengths = lengths}, kBound,
+        "70 sequences");
+}
+
+TEST_F(OnDevice, SeveralQueriesOfASequence) {
+  for (const int n : {2, 3, 5, 8}) {
+    for (const int group : {1, 4, 8}) {
+      Check({.presets = {"k4v4", "k3v2"},
+             .group = group,
+             .lengths = {1, 3, 8, 63, 64, 65, 66, 70, 71, 320, 321, 322, 700, 1026},
+             .num_tokens = n},
+            kBound, StrCat(n, " queries, group ", group));
+    }
+  }
+}
+
+TEST_F(OnDevice, SlidingWindows) {
+  for (const int window : {1, 63, 64, 65, 200, 513}) {
+    for (const int n : {1, 4}) {
+      Check({.presets = {"k4v4", "k3v2"},
+             .lengths = {5, 100, 400, 1030, 1088},
+             .num_tokens = n,
+             .sliding_window = window},
+            kBound, StrCat("window ", window, ", ", n, " queries"));
+    }
+  }
+}
+
+TEST_F(OnDevice, Softcap) {
+  Check({.presets = {"k4v4", "k3v2"}, .group = 2, .lengths = {50, 900}, .softcap = 3}, kBound,
+        "softcap 3");
+}
+
+TEST_F(OnDevice, WindowsAndSinksOfOtherSizes) {
+  for (const int recent : {0, 64, 256}) {
+    for (const int sinks : {0, 64, 128}) {
+      Check({.presets = {"k3v2"}, .lengths = {64, 65, 130, 900}, .recent_len = recent,
+             .sink_len = sinks},
+            kBound, StrCat("recent_len ", recent, ", sink_len ", sinks));
+    }
+  }
+}
+
+// Long enough that many thread blocks share a unit.
+TEST_F(OnDevice, LongSequences) {
+  Check({.presets = {"k3v2"}, .group = 4, .lengths = {50000}}, kBound, "k3v2");
+  Check({.presets = {"k4v4", "k2v2"}, .lengths = {20001, 30000}}, kBound, "two heads");
+}
+
+}  // namespace
+}  // namespace tq

@@ -1,0 +1,121 @@
+// Softmax attention in double over the decoded rows of a cache: what every kernel must reach up to
+// the rounding of its query and weight digits.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "turboquant/cache/cache.h"
+#include "turboquant/codec/anchor.h"
+#include "turboquant/codec/decode.h"
+
+namespace tq::testing_util {
+
+struct ExactOptions {
+  double softcap = 0;      // 0: none
+  int sliding_window = 0;  // tokens seen, the query's own included; 0: all
+};
+
+// K and V of one block and head in the head's basis, [64][head_dim] each, in the form that a query
+// in `query_block` reads.
+inline void DecodeBlock(const KvCache& cache, SeqId seq, const KvCache::HeadLayout& l, int64_t b,
+                        int64_t query_block, float* kd, float* vd) {
+  const int dim = cache.config().head_dim;
+  if (cache.rule().ReadsOpen(b, query_block)) {
+    const std::byte* s = cache.OpenSlot(seq, b) + l.open_offset;
+    DecodeOpenSide({Side::kK, dim, l.open.k_type, s + l.open.k_values,
+                    reinterpret_cast<const float*>(s + l.open.k_scales)},
+                   kd);
+    DecodeOpenSide({Side::kV, dim, l.open.v_type, s + l.open.v_values,
+                    reinterpret_cast<const float*>(s + l.open.v_scales)},
+                   vd);
+    return;
+  }
+  const std::byte* s = cache.SealedSlot(seq, b);
+  const auto* r = reinterpret_cast<const uint8_t*>(s + l.record_offset);
+  const auto* info = reinterpret_cast<const RecordSideInfo*>(s + l.side_offset);
+  DecodeSealedSide(l.format.k, &l.k_book, Side::kK, dim, r + l.record.k_codes,
+                   r + l.record.k_scales, info->k_base, kd);
+  DecodeSealedSide(l.format.v, &l.v_book, Side::kV, dim, r + l.record.v_codes,
+                   r + l.record.v_scales, info->v_base, vd);
+  const auto* anchors = reinterpret_cast<const AnchorInfo*>(info + 1);
+  std::vector<float> row(static_cast<size_t>(PaddedDim(dim)));
+  for (int a = 0; a < l.format.anchors; ++a) {
+    const size_t bytes = AnchorBytes(l.format, dim) / l.format.anchors;
+    const auto add = [&](size_t rows, bf16_t scale, float* target) {
+      DecodeAnchorRow(l.format.anchor_bits, r + rows + a * bytes, scale, PaddedDim(dim),
+                      row.data());
+      for (int c = 0; c < dim; ++c) target[anchors[a].token * dim + c] += row[c];
+    };
+    add(l.record.k_anchors, anchors[a].k_scale, kd);
+    add(l.record.v_anchors, anchors[a].v_scale, vd);
+  }
+}
+
+// q: [q_heads][head_dim] of the query at `position`, after RoPE.
+inline std::vector<float> ExactAttention(const KvCache& cache, SeqId seq, int layer,
+                                         const std::vector<float>& q, int q_heads,
+                                         int64_t position, const ExactOptions& options = {}) {
+  const int dim = cache.config().head_dim, kv_heads = cache.config().num_kv_heads;
+  const int group = q_heads / kv_heads;
+  std::vector<float> out(static_cast<size_t>(q_heads) * dim);
+  const int64_t query_block = position / kPageLen;
+  const int64_t lowest =
+      options.sliding_window > 0 ? std::max<int64_t>(0, position - options.sliding_window + 1) : 0;
+  for (int head = 0; head < kv_heads; ++head) {
+    const KvCache::HeadLayout& l = cache.layout(layer, head);
+    std::vector<std::vector<float>> rotated;
+    for (int g = 0; g < group; ++g) {
+      const auto from = q.begin() + (static_cast<int64_t>(head) * group + g) * dim;
+      rotated.emplace_back(from, from + dim);
+      l.k_rotation.ForwardQuery(rotated.back().data());
+    }
+    std::vector<std::vector<double>> scores(static_cast<size_t>(group));
+    std::vector<float> values;
+    std::vector<float> kd(static_cast<size_t>(kPageLen) * dim), vd(kd.size());
+    for (int64_t b = lowest / kPageLen; b <= query_block; ++b) {
+      DecodeBlock(cache, seq, l, b, query_block, kd.data(), vd.data());
+      for (int64_t t = 0; t < kPageLen; ++t) {
+        const int64_t key = b * kPageLen + t;
+        if (key < lowest || key > position) continue;
+        values.insert(values.end(), vd.begin() + t * dim, vd.begin() + (t + 1) * dim);
+        std::vector<float> minus(static_cast<size_t>(dim), 0.f);  // -R_t mu
+        if (!l.center.empty()) cache.center_table().Subtract(l.center, key, minus.data());
+        for (int g = 0; g < group; ++g) {
+          const float* plain = &q[(static_cast<size_t>(head) * group + g) * dim];
+          double s = 0;
+          for (int c = 0; c < dim; ++c) {
+            s += static_cast<double>(rotated[g][c]) * kd[t * dim + c] -
+                 static_cast<double>(plain[c]) * minus[c];
+          }
+          s /= std::sqrt(static_cast<double>(dim));
+          if (options.softcap > 0) s = options.softcap * std::tanh(s / options.softcap);
+          scores[g].push_back(s);
+        }
+      }
+    }
+    for (int g = 0; g < group; ++g) {
+      const double top = *std::max_element(scores[g].begin(), scores[g].end());
+      double sum = 0;
+      std::vector<double> o(static_cast<size_t>(dim), 0.0);
+      for (size_t t = 0; t < scores[g].size(); ++t) {
+        const double p = std::exp(scores[g][t] - top);
+        sum += p;
+        for (int c = 0; c < dim; ++c) o[c] += p * values[t * dim + c];
+      }
+      float* row = &out[(static_cast<size_t>(head) * group + g) * dim];
+      for (int c = 0; c < dim; ++c) row[c] = static_cast<float>(o[c] / sum);
+      l.v_rotation.Inverse(row);
+    }
+  }
+  return out;
+}
+
+inline double RelativeDistance(const std::vector<float>& a, const std::vector<float>& b) {
+  double d = 0, n = 0;
+  for (size_t i = 0; i < a.size(); ++i) d += (a[i] - b[i]) * (a[i] - b[i]), n += b[i] * b[i];
+  return std::sqrt(d / n);
+}
+
+}  // namespace tq::testing_util

@@ -1,0 +1,273 @@
+#include "turboquant/cache/device_cache.h"
+
+#include <algorithm>
+
+#include "turboquant/codec/fragment_layout.h"
+
+namespace tq {
+namespace {
+
+// Taken from the back: ascending.
+std::vector<int32_t> FreeSlots(int64_t count) {
+  std::vector<int32_t> slots(static_cast<size_t>(count));
+  for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<int32_t>(slots.size() - 1 - i);
+  return slots;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceCache>> DeviceCache::Create(const CacheConfig& config,
+                                                         const DeviceCacheOptions& options,
+                                                         const DeviceStream& stream) {
+  std::unique_ptr<DeviceCache> cache(new DeviceCache);
+  TQ_ASSIGN_OR_RETURN(cache->schema_, KvCache::Create(config));
+  if (options.max_sequences < 1 || options.max_tokens < 1 || options.open_slots < 1 ||
+      options.sealed_slots < 0 || options.open_slots > INT32_MAX ||
+      options.sealed_slots > INT32_MAX) {
+    return InvalidArgument("device cache: ", options.max_sequences, " sequences of ",
+                           options.max_tokens, " tokens in ", options.open_slots, " open and ",
+                           options.sealed_slots, " sealed blocks; at least 1, 1, 1 and 0");
+  }
+  cache->options_ = options;
+  cache->table_stride_ = DivCeil<int64_t>(options.max_tokens, kPageLen);
+  const size_t sealed_slots = static_cast<size_t>(options.sealed_slots);
+  const size_t open_slots = static_cast<size_t>(options.open_slots);
+  LayerPart total;
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    LayerPart part = total;
+    part.sealed_stride = part.side_stride = part.open_stride = 0;
+    for (int h = 0; h < config.num_kv_heads; ++h) {
+      const KvCache::HeadLayout& l = cache->layout(layer, h);
+      cache->heads_.push_back({part.sealed_stride, part.side_stride, part.open_stride});
+      part.sealed_stride += l.record.bytes;
+      part.side_stride += RoundUp<size_t>(SideInfoBytes(l.format), sizeof(RecordSideInfo));
+      part.open_stride += l.open.bytes;
+    }
+    if (part.sealed_stride > UINT32_MAX || part.open_stride > UINT32_MAX) {
+      return InvalidArgument("device cache: a block of a layer of ", part.open_stride, " bytes");
+    }
+    cache->layers_.push_back(part);
+    total.sealed += sealed_slots * part.sealed_stride;
+    total.sides += sealed_slots * part.side_stride;
+    total.open += open_slots * part.open_stride;
+  }
+  TQ_ASSIGN_OR_RETURN(cache->sealed_, DeviceBuffer::Allocate(total.sealed));
+  TQ_ASSIGN_OR_RETURN(cache->sides_, DeviceBuffer::Allocate(total.sides));
+  TQ_ASSIGN_OR_RETURN(cache->open_, DeviceBuffer::Allocate(total.open));
+  const size_t table_ints = 2 * cache->table_entries() + static_cast<size_t>(options.max_sequences);
+  TQ_ASSIGN_OR_RETURN(cache->tables_, DeviceBuffer::Allocate(table_ints * sizeof(int32_t)));
+  cache->free_sealed_ = FreeSlots(options.sealed_slots);
+  cache->free_open_ = FreeSlots(options.open_slots);
+  cache->sequences_.resize(static_cast<size_t>(options.max_sequences));
+  for (int s = 0; s < options.max_sequences; ++s) {
+    TQ_RETURN_IF_ERROR(cache->Clear(s, stream));
+  }
+  return cache;
+}
+
+DeviceCache::LayerView DeviceCache::layer(int layer) const {
+  const LayerPart& part = layers_[static_cast<size_t>(layer)];
+  return {sealed_.data() + part.sealed, sides_.data() + part.sides, open_.data() + part.open,
+          part.sealed_stride,           part.side_stride,           part.open_stride};
+}
+
+Status DeviceCache::UploadTables(int sequence, const DeviceStream& stream) {
+  const Sequence& s = sequences_[static_cast<size_t>(sequence)];
+  const size_t row = static_cast<size_t>(table_stride_) * sizeof(int32_t);
+  const size_t at = static_cast<size_t>(sequence) * row;
+  const int32_t length = static_cast<int32_t>(s.length);
+  TQ_RETURN_IF_ERROR(tables_.Upload(s.sealed.data(), row, at, stream));
+  TQ_RETURN_IF_ERROR(
+      tables_.Upload(s.open.data(), row, table_entries() * sizeof(int32_t) + at, stream));
+  TQ_RETURN_IF_ERROR(tables_.Upload(
+      &length, sizeof(length),
+      (2 * table_entries() + static_cast<size_t>(sequence)) * sizeof(int32_t), stream));
+  return stream.Synchronize();  // the sources may go
+}
+
+Status DeviceCache::Clear(int sequence, const DeviceStream& stream) {
+  if (sequence < 0 || sequence >= options_.max_sequences) {
+    return NotFound("device cache: sequence ", sequence, " of ", options_.max_sequences);
+  }
+  Sequence& s = sequences_[static_cast<size_t>(sequence)];
+  for (const int32_t slot : s.sealed) {
+    if (slot >= 0) free_sealed_.push_back(slot);
+  }
+  for (const int32_t slot : s.open) {
+    if (slot >= 0) free_open_.push_back(slot);
+  }
+  s.length = 0;
+  s.sealed.assign(static_cast<size_t>(table_stride_), -1);
+  s.open.assign(static_cast<size_t>(table_stride_), -1);
+  return UploadTables(sequence, stream);
+}
+
+// Slots for every form that the next queries of a sequence of `length` tokens read.
+Status DeviceCache::TakeSlots(Sequence* s, int64_t length, const char* what) {
+  if (length > options_.max_tokens) {
+    return ResourceExhausted("device cache: ", what, " of ", length, " tokens; max_tokens is ",
+                             options_.max_tokens);
+  }
+  const int64_t num_blocks = DivCeil<int64_t>(length, kPageLen);
+  for (int64_t b = 0; b < num_blocks; ++b) {
+    const bool open = rule().ReadsOpen(b, (length - 1) / kPageLen);
+    std::vector<int32_t>& free = open ? free_open_ : free_sealed_;
+    int32_t& slot = open ? s->open[static_cast<size_t>(b)] : s->sealed[static_cast<size_t>(b)];
+    if (slot >= 0) continue;
+    if (free.empty()) {
+      return ResourceExhausted("device cache: ", what, " of ", length, " tokens needs more than the ",
+                               open ? options_.open_slots : options_.sealed_slots,
+                               open ? " open" : " sealed", " blocks there are");
+    }
+    slot = free.back();
+    free.pop_back();
+  }
+  return OkStatus();
+}
+
+Status DeviceCache::Import(const KvCache& from, SeqId seq, int to, const DeviceStream& stream) {
+  TQ_RETURN_IF_ERROR(Clear(to, stream));
+  if (from.config().formats != config().formats || from.config().head_dim != config().head_dim ||
+      from.config().recent != config().recent) {
+    return InvalidArgument("device cache: the formats of the sequence to import differ");
+  }
+  TQ_ASSIGN_OR_RETURN(const int64_t length, from.Length(seq));
+  Sequence& s = sequences_[static_cast<size_t>(to)];
+  if (const Status taken = TakeSlots(&s, length, "a sequence"); !taken.ok()) {
+    TQ_RETURN_IF_ERROR(Clear(to, stream));
+    return taken;
+  }
+  s.length = length;
+  const int head_dim = config().head_dim;
+  std::vector<std::byte> records, sides, open;
+  for (int64_t b = 0; b * kPageLen < length; ++b) {
+    const int32_t sealed_slot = s.sealed[static_cast<size_t>(b)];
+    const int32_t open_slot = s.open[static_cast<size_t>(b)];
+    const std::byte* const source =
+        open_slot >= 0 ? from.OpenSlot(seq, b) : from.SealedSlot(seq, b);
+    if (source == nullptr) {
+      TQ_RETURN_IF_ERROR(Clear(to, stream));
+      return FailedPrecondition("device cache: block ", b, " of sequence ", seq,
+                                " lacks the form that the next query reads");
+    }
+    for (int layer = 0; layer < config().num_layers; ++layer) {
+      const LayerPart& part = layers_[static_cast<size_t>(layer)];
+      records.resize(part.sealed_stride);
+      sides.resize(part.side_stride);
+      open.resize(part.open_stride);
+      for (int h = 0; h < config().num_kv_heads; ++h) {
+        const KvCache::HeadLayout& l = layout(layer, h);
+        const HeadView view = head(layer, h);
+        if (open_slot >= 0) {
+          OpenToFragments(l.open, head_dim, source + l.open_offset, &open[view.open_offset]);
+        } else {
+          RecordToFragments(l.format, head_dim, source + l.record_offset,
+                            &records[view.record_offset]);
+          std::copy_n(source + l.side_offset, SideInfoBytes(l.format), &sides[view.side_offset]);
+        }
+      }
+      const auto at = [](size_t base, int32_t slot, size_t stride) {
+        return base + static_cast<size_t>(slot) * stride;
+      };
+      if (open_slot >= 0) {
+        TQ_RETURN_IF_ERROR(open_.Upload(open.data(), open.size(),
+                                        at(part.open, open_slot, part.open_stride), stream));
+      } else {
+        TQ_RETURN_IF_ERROR(sealed_.Upload(records.data(), records.size(),
+                                          at(part.sealed, sealed_slot, part.sealed_stride),
+                                          stream));
+        TQ_RETURN_IF_ERROR(sides_.Upload(sides.data(), sides.size(),
+                                         at(part.sides, sealed_slot, part.side_stride), stream));
+      }
+      TQ_RETURN_IF_ERROR(stream.Synchronize());  // the staging memory is used again
+    }
+  }
+  return UploadTables(to, stream);
+}
+
+Status DeviceCache::Export(int sequence, int64_t block, std::byte* open, std::byte* sealed,
+                           const DeviceStream& stream) const {
+  if (sequence < 0 || sequence >= options_.max_sequences || block < 0 || block >= table_stride_) {
+    return NotFound("device cache: block ", block, " of sequence ", sequence);
+  }
+  const Sequence& s = sequences_[static_cast<size_t>(sequence)];
+  const int32_t open_slot = s.open[static_cast<size_t>(block)];
+  const int32_t sealed_slot = s.sealed[static_cast<size_t>(block)];
+  if ((open != nullptr && open_slot < 0) || (sealed != nullptr && sealed_slot < 0)) {
+    return NotFound("device cache: block ", block, " of sequence ", sequence, " is not ",
+                    open != nullptr && open_slot < 0 ? "open" : "sealed");
+  }
+  const int head_dim = config().head_dim;
+  std::vector<std::byte> bytes;
+  const auto download = [&](const DeviceBuffer& from, size_t base, int32_t slot,
+                            size_t stride) -> Status {
+    bytes.resize(stride);
+    TQ_RETURN_IF_ERROR(
+        from.Download(bytes.data(), stride, base + static_cast<size_t>(slot) * stride, stream));
+    return stream.Synchronize();
+  };
+  for (int layer = 0; layer < config().num_layers; ++layer) {
+    const LayerPart& part = layers_[static_cast<size_t>(layer)];
+    if (open != nullptr) {
+      TQ_RETURN_IF_ERROR(download(open_, part.open, open_slot, part.open_stride));
+      for (int h = 0; h < config().num_kv_heads; ++h) {
+        const KvCache::HeadLayout& l = layout(layer, h);
+        OpenFromFragments(l.open, head_dim, &bytes[head(layer, h).open_offset],
+                          open + l.open_offset);
+      }
+    }
+    if (sealed != nullptr) {
+      TQ_RETURN_IF_ERROR(download(sealed_, part.sealed, sealed_slot, part.sealed_stride));
+      for (int h = 0; h < config().num_kv_heads; ++h) {
+        const KvCache::HeadLayout& l = layout(layer, h);
+        RecordFromFragments(l.format, head_dim, &bytes[head(layer, h).record_offset],
+                            sealed + l.record_offset);
+      }
+      TQ_RETURN_IF_ERROR(download(sides_, part.sides, sealed_slot, part.side_stride));
+      for (int h = 0; h < config().num_kv_heads; ++h) {
+        const KvCache::HeadLayout& l = layout(layer, h);
+        std::copy_n(&bytes[head(layer, h).side_offset], SideInfoBytes(l.format),
+                    sealed + l.side_offset);
+      }
+    }
+  }
+  return OkStatus();
+}
+
+void DeviceCache::ShuffleFreeSlots(uint64_t seed) {
+  for (std::vector<int32_t>* slots : {&free_open_, &free_sealed_}) {
+    for (size_t i = slots->size(); i > 1; --i) {
+      std::swap((*slots)[i - 1], (*slots)[SplitMix64(seed) % i]);
+    }
+  }
+}
+
+Status DeviceCache::RepeatSlots(int64_t open, int64_t sealed, const DeviceStream& stream) {
+  // Doubles what is filled.
+  const auto repeat = [&](const DeviceBuffer& pool, size_t base, size_t stride, int64_t filled,
+                          int64_t slots) -> Status {
+    while (filled < slots) {
+      const int64_t more = std::min(filled, slots - filled);
+      TQ_RETURN_IF_ERROR(pool.Copy(pool, static_cast<size_t>(more) * stride, base,
+                                   base + static_cast<size_t>(filled) * stride, stream));
+      filled += more;
+    }
+    return OkStatus();
+  };
+  for (const LayerPart& l : layers_) {
+    TQ_RETURN_IF_ERROR(repeat(sealed_, l.sealed, l.sealed_stride, sealed, options_.sealed_slots));
+    TQ_RETURN_IF_ERROR(repeat(sides_, l.sides, l.side_stride, sealed, options_.sealed_slots));
+    TQ_RETURN_IF_ERROR(repeat(open_, l.open, l.open_stride, open, options_.open_slots));
+  }
+  return stream.Synchronize();
+}
+
+Status DeviceCache::Claim(int to, int64_t length, const DeviceStream& stream) {
+  TQ_RETURN_IF_ERROR(Clear(to, stream));
+  Sequence& s = sequences_[static_cast<size_t>(to)];
+  TQ_RETURN_IF_ERROR(TakeSlots(&s, length, "a sequence"));
+  s.length = length;
+  return UploadTables(to, stream);
+}
+
+}  // namespace tq

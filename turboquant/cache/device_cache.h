@@ -1,0 +1,110 @@
+// The cache of cache.h in the memory of a CUDA device.
+//
+// Same blocks, same formats, same bytes: a record or an open part has the size that it has on the
+// CPU, with its codes in fragment order (codec/fragment_layout.h). Differences are in the pools:
+// slots are laid out layer by layer, so that a kernel of one layer sees dense arrays, they are all
+// allocated at once, and page tables and lengths lie in device memory too.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "turboquant/base/device.h"
+#include "turboquant/base/status.h"
+#include "turboquant/cache/cache.h"
+
+namespace tq {
+
+struct DeviceCacheOptions {
+  int max_sequences = 1;
+  int64_t max_tokens = 0;  // of one sequence
+  int64_t open_slots = 0, sealed_slots = 0;  // blocks of all sequences together
+};
+
+class DeviceCache {
+ public:
+  // kUnavailable without a device, kResourceExhausted when it is too small (both numbers).
+  static Result<std::unique_ptr<DeviceCache>> Create(const CacheConfig& config,
+                                                     const DeviceCacheOptions& options,
+                                                     const DeviceStream& stream);
+
+  const CacheConfig& config() const { return schema_->config(); }
+  const PrecisionRule& rule() const { return schema_->rule(); }
+  const DeviceCacheOptions& options() const { return options_; }
+
+  // Replaces sequence `to` (0 to max_sequences - 1) by a copy of one of a CPU cache with equal
+  // formats; waits. kResourceExhausted when slots run out, then `to` is empty.
+  Status Import(const KvCache& from, SeqId seq, int to, const DeviceStream& stream);
+  // Copies the bytes of a block back, in the order of the CPU: [open_slot_bytes] and
+  // [sealed_slot_bytes] of KvCache; nullptr for a form that is not wanted; waits.
+  // kNotFound when the block does not have that form.
+  Status Export(int sequence, int64_t block, std::byte* open, std::byte* sealed,
+                const DeviceStream& stream) const;
+  // Frees the blocks of a sequence.
+  Status Clear(int sequence, const DeviceStream& stream);
+  int64_t length(int sequence) const { return sequences_[static_cast<size_t>(sequence)].length; }
+
+  // One layer as its kernels see it.
+  struct LayerView {
+    std::byte* sealed = nullptr;  // [slot][sealed_stride]: the records of the heads
+    std::byte* sides = nullptr;   // [slot][side_stride]: their side infos
+    std::byte* open = nullptr;    // [slot][open_stride]
+    size_t sealed_stride = 0, side_stride = 0, open_stride = 0;
+  };
+  struct HeadView {
+    size_t record_offset = 0, side_offset = 0, open_offset = 0;  // in the layer's part of a slot
+  };
+  LayerView layer(int layer) const;
+  HeadView head(int layer, int head) const {
+    return heads_[static_cast<size_t>(layer) * config().num_kv_heads + head];
+  }
+  const KvCache::HeadLayout& layout(int layer, int head) const {
+    return schema_->layout(layer, head);
+  }
+  // [max_sequences][table_stride] slots by block, -1: none; [max_sequences] lengths.
+  const int32_t* sealed_table() const { return tables_.as<int32_t>(); }
+  const int32_t* open_table() const { return sealed_table() + table_entries(); }
+  int32_t* lengths() const { return tables_.as<int32_t>() + 2 * table_entries(); }
+  int64_t table_stride() const { return table_stride_; }
+
+  // Device memory in all.
+  size_t bytes() const {
+    return sealed_.size() + sides_.size() + open_.size() + tables_.size();
+  }
+  // For tests and benchmarks: free slots are handed out in a random order from now on. Before that
+  // they come in ascending order.
+  void ShuffleFreeSlots(uint64_t seed);
+  // For benchmarks: every slot becomes a copy of one of the first ones of its pool; waits.
+  Status RepeatSlots(int64_t open, int64_t sealed, const DeviceStream& stream);
+  // For benchmarks: sequence `to` of `length` tokens in slots of its own; open and sealed rows are
+  // whatever its slots hold.
+  Status Claim(int to, int64_t length, const DeviceStream& stream);
+
+ private:
+  struct Sequence {
+    int64_t length = 0;
+    std::vector<int32_t> sealed, open;  // by block; -1: none
+  };
+  struct LayerPart {  // of each pool, in bytes
+    size_t sealed = 0, sides = 0, open = 0;
+    size_t sealed_stride = 0, side_stride = 0, open_stride = 0;
+  };
+
+  size_t table_entries() const {
+    return static_cast<size_t>(options_.max_sequences) * static_cast<size_t>(table_stride_);
+  }
+  Status UploadTables(int sequence, const DeviceStream& stream);
+  Status TakeSlots(Sequence* s, int64_t length, const char* what);
+
+  std::unique_ptr<KvCache> schema_;  // without sequences: layouts and the rule
+  DeviceCacheOptions options_;
+  int64_t table_stride_ = 0;
+  std::vector<LayerPart> layers_;
+  std::vector<HeadView> heads_;
+  DeviceBuffer sealed_, sides_, open_, tables_;
+  std::vector<int32_t> free_sealed_, free_open_;  // taken from the back
+  std::vector<Sequence> sequences_;
+};
+
+}  // namespace tq
