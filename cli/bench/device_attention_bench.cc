@@ -83,12 +83,13 @@ Result<DeviceAttentionTime> MeasureDeviceAttention(const DeviceAttentionCase& c,
   }
   time.layers = static_cast<int>(
       std::clamp<size_t>(DivCeil<size_t>(6 * info.l2_bytes, time.bytes_per_layer), 2, 32));
-  // The source sequence may need a little more than one of the batch.
+  // The source sequence may need a little more than one of the batch; a block that just left the
+  // window is open too.
   DeviceCacheOptions options;
   options.max_sequences = c.batch;
   options.max_tokens = std::max<int64_t>(c.depth, (one.open + kSourceBlocks) * kPageLen);
-  options.open_slots = c.batch * one.open;
-  options.sealed_slots = std::max<int64_t>(c.batch * one.sealed, kSourceBlocks);
+  options.open_slots = (c.batch + 1) * (one.open + 2);
+  options.sealed_slots = std::max<int64_t>(c.batch * one.sealed, kSourceBlocks + 2);
   TQ_ASSIGN_OR_RETURN(const auto cache,
                       DeviceCache::Create(ConfigOf(c, time.layers), options, stream));
   TQ_RETURN_IF_ERROR(FillSlots(cache.get(), one, pool, stream));

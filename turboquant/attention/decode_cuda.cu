@@ -42,10 +42,11 @@ constexpr float kRowWeight = 65000.f;
 
 // ---- Codes to levels ----------------------------------------------------------------------------
 
-// 4-bit levels are multiplied + 64 (kWideOffset), so that a table of non-negative bytes can be looked up in halves:
-// where bit 3 of a selector is set, the permute repeats the sign of the byte, which is 0.
-// Uniform 2-bit codes c are multiplied as they are, level = 2 c - 3, and those of the second half
-// of a fragment's depth as 4 c, in place: the digits of the first half are 4 times as large instead.
+// 4-bit levels are multiplied + 64 (kWideOffset), so that a table of non-negative bytes can be
+// looked up in halves: where bit 3 of a selector is set, the permute repeats the sign of the byte,
+// which is 0. Uniform 2-bit codes c are multiplied as they are, level = 2 c - 3, and those of the
+// second half of a fragment's depth as 4 c, in place: the digits of the first half are 4 times as
+// large instead.
 constexpr float kInPlaceFactor = 4;
 
 constexpr int BitsOf(DecodeCodes kind) {
@@ -108,16 +109,10 @@ struct Group {
   }
 };
 
-// {0, 1.5 x 2^23, 0, 1.5 x 2^23}: what sums of (high, low) digits start from. Opaque, so that the
-// compiler keeps one copy in registers.
+// {0, 1.5 x 2^23, 0, 1.5 x 2^23}: what sums of (high, low) digits start from. It lies in shared
+// memory, so that it is 4 registers and not 4 moves in front of every sum.
 struct SumStart {
   int values[4];
-  __device__ __forceinline__ SumStart() {
-    asm volatile("mov.b32 %0, 0;" : "=r"(values[0]));
-    asm volatile("mov.b32 %0, 0x4B400000;" : "=r"(values[1]));
-    asm volatile("mov.b32 %0, 0;" : "=r"(values[2]));
-    asm volatile("mov.b32 %0, 0x4B400000;" : "=r"(values[3]));
-  }
 };
 
 // ---- A lane's share of the queries and of the state ---------------------------------------------
@@ -134,11 +129,14 @@ template <int kDim, int kTiles>
 struct State {
   float m[kTiles], l[kTiles];  // l: of the lane's own tokens
   float o[kTiles][kDim / 16][2];
+  // Of in-place codes: the lane's weights, as the levels' common part is taken off at the end.
+  // (Wide levels have a part that is too large for that.)
+  float z[kTiles];
 
   __device__ __forceinline__ void Reset() {
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
-      m[n] = kSmallest, l[n] = 0;
+      m[n] = kSmallest, l[n] = z[n] = 0;
 #pragma unroll
       for (int i = 0; i < kDim / 16; ++i) o[n][i][0] = o[n][i][1] = 0;
     }
@@ -148,7 +146,7 @@ struct State {
     if (__any_sync(kAllLanes, top > m[n] + kSlack)) {
       const float raised = fmaxf(m[n], top), factor = ptx::Exp2(m[n] - raised);
       m[n] = raised;
-      l[n] *= factor;
+      l[n] *= factor, z[n] *= factor;
 #pragma unroll
       for (int i = 0; i < kDim / 16; ++i) o[n][i][0] *= factor, o[n][i][1] *= factor;
     }
@@ -325,42 +323,66 @@ __device__ __forceinline__ int64_t CostOf(const DecodeParams& p, const Tile& t) 
                              static_cast<int64_t>(t.num_sealed) * p.sealed_cost);
 }
 
-// The first item of a unit that starts at or behind cost x of the unit.
-__device__ __forceinline__ int ItemAt(const Tile& t, const DecodeHead& head, int64_t x) {
-  if (x <= 0) return 0;
-  const int64_t open = static_cast<int64_t>(t.num_open_items) * head.open_cost;
-  if (x <= open) return static_cast<int>((x + head.open_cost - 1) / head.open_cost);
-  const int64_t sealed = (x - open + head.sealed_cost - 1) / head.sealed_cost;
-  return t.num_open_items + static_cast<int>(min(sealed, static_cast<int64_t>(t.num_sealed)));
-}
-
-// Blocks of the grid share the cost [0, total) evenly: block b starts at b * total / count.
-struct Share {
+// Ranges of work, in the order of the work. Every thread block has one range of each level; those
+// of the first level are half of all work and fixed, later ones are halves of the rest and taken by
+// whichever block is ready. What a range is does not depend on who takes it.
+struct Ranges {
   int64_t total = 0;
-  int count = 0;  // blocks in use
-  __device__ int64_t Begin(int b) const { return b * total / count; }
-  __device__ int BlockOf(int64_t x) const {
-    int b = static_cast<int>(x * count / total);
-    while (b + 1 < count && Begin(b + 1) <= x) ++b;
-    return b;
+  int count = 0;  // of a level
+  int levels = 0;
+
+  __device__ __forceinline__ int num() const { return count * levels; }
+  __device__ __forceinline__ int Cut(int level) const {  // in 1/64 of the work
+    return level == levels ? 64 : 64 - (64 >> level);
+  }
+  __device__ int64_t Begin(int range) const {
+    const int level = range / count, i = range % count;
+    if (level == levels) return total;
+    return total * (static_cast<int64_t>(Cut(level)) * count + i * (Cut(level + 1) - Cut(level))) /
+           (64 * static_cast<int64_t>(count));
+  }
+  // The range in which cost x lies.
+  __device__ int Of(int64_t x) const {
+    int level = levels - 1;
+    while (level > 0 && x * 64 < total * Cut(level)) --level;
+    const int64_t i =
+        (x * 64 - total * Cut(level)) * count / (total * (Cut(level + 1) - Cut(level)));
+    int range = level * count + static_cast<int>(min(i, static_cast<int64_t>(count - 1)));
+    while (range > 0 && Begin(range) > x) --range;
+    while (range + 1 < num() && Begin(range + 1) <= x) ++range;
+    return range;
   }
 };
 
-// Where a unit begins in the order of units, and what it is.
+// A piece of work that is merged as one, and where it begins in the order of the work.
 struct Unit {
   int tile_index = 0, head = 0, row_group = 0;
   Tile tile;
   int64_t begin = 0, cost = 0;
+  // The first item that starts at or behind `x` of the order of the work.
+  __device__ __forceinline__ int ItemAt(const DecodeHeadIndex& h, int64_t x) const {
+    x -= begin;
+    if (x <= 0) return 0;
+    const int64_t open = static_cast<int64_t>(tile.num_open_items) * h.open_cost;
+    // Costs of one unit fit 32 bits many times over; its items are counted in 32.
+    if (x <= open) return static_cast<int>((x + h.open_cost - 1) / h.open_cost);
+    const int64_t sealed = (x - open + h.sealed_cost - 1) / h.sealed_cost;
+    return tile.num_open_items +
+           static_cast<int>(min(sealed, static_cast<int64_t>(tile.num_sealed)));
+  }
+  __device__ __forceinline__ int64_t LastItem(const DecodeHeadIndex& h) const {
+    const int64_t open = static_cast<int64_t>(tile.num_open_items) * h.open_cost;
+    return begin + (tile.num_sealed == 0
+                        ? open - h.open_cost
+                        : open + static_cast<int64_t>(tile.num_sealed - 1) * h.sealed_cost);
+  }
+  __device__ __forceinline__ void SetCost(const DecodeHeadIndex& h) {
+    cost = static_cast<int64_t>(tile.num_open_items) * h.open_cost +
+           static_cast<int64_t>(tile.num_sealed) * h.sealed_cost;
+  }
 };
 
-template <int kRows>
-__device__ void SetUnitCost(const DecodeParams& p, Unit* u) {
-  const DecodeHead& h = p.heads[u->head];
-  u->cost = static_cast<int64_t>(u->tile.num_open_items) * h.open_cost +
-            static_cast<int64_t>(u->tile.num_sealed) * h.sealed_cost;
-}
-
-// Total cost of the batch, and the unit in which cost `x` lies. One warp; all lanes get the same.
+// One warp; all lanes get the same.
 template <int kRows>
 __device__ int64_t TotalCost(const DecodeParams& p, int num_tiles, int lane) {
   int64_t total = 0;
@@ -370,8 +392,10 @@ __device__ int64_t TotalCost(const DecodeParams& p, int num_tiles, int lane) {
   return total;
 }
 
+// The unit in which x lies: tiles are the outer order, then heads, then row groups.
 template <int kRows>
-__device__ Unit FindUnit(const DecodeParams& p, int num_tiles, int64_t x, int lane) {
+__device__ Unit FindUnit(const DecodeParams& p, const DecodeHeadIndex* index, int num_tiles,
+                         int64_t x, int lane) {
   Unit u;
   int64_t before = 0;
   for (int first = 0; first < num_tiles; first += 32) {
@@ -393,22 +417,28 @@ __device__ Unit FindUnit(const DecodeParams& p, int num_tiles, int64_t x, int la
     before += __shfl_sync(kAllLanes, end, 31);
   }
   u.tile = TileOf<kRows>(p, u.tile_index);
-  // Heads are the outer order within a tile, row groups the inner one.
-  while (true) {
-    SetUnitCost<kRows>(p, &u);
-    const int64_t head_cost = u.cost * u.tile.num_row_groups;
-    if (x < u.begin + head_cost || u.head + 1 == p.num_kv_heads) break;
-    u.begin += head_cost;
-    ++u.head;
+  const auto head_begin = [&](int h) {
+    return u.begin + u.tile.num_row_groups *
+                         (static_cast<int64_t>(u.tile.num_open_items) * index[h].open_before +
+                          static_cast<int64_t>(u.tile.num_sealed) * index[h].sealed_before);
+  };
+  for (int first = 0; first < p.num_kv_heads; first += 32) {
+    const int h = first + lane;
+    const uint32_t found = __ballot_sync(kAllLanes, h < p.num_kv_heads && head_begin(h) <= x);
+    if (found == 0) break;
+    u.head = first + 31 - __clz(found);
   }
-  u.row_group = static_cast<int>(min((x - u.begin) / u.cost,
-                                     static_cast<int64_t>(u.tile.num_row_groups - 1)));
+  u.begin = head_begin(u.head);
+  u.SetCost(index[u.head]);
+  u.row_group = static_cast<int>(
+      min((x - u.begin) / u.cost, static_cast<int64_t>(u.tile.num_row_groups - 1)));
   u.begin += u.row_group * u.cost;
   return u;
 }
 
 template <int kRows>
-__device__ bool NextUnit(const DecodeParams& p, int num_tiles, Unit* u) {
+__device__ bool NextUnit(const DecodeParams& p, const DecodeHeadIndex* index, int num_tiles,
+                         Unit* u) {
   u->begin += u->cost;
   if (++u->row_group == u->tile.num_row_groups) {
     u->row_group = 0;
@@ -419,7 +449,7 @@ __device__ bool NextUnit(const DecodeParams& p, int num_tiles, Unit* u) {
         u->tile = TileOf<kRows>(p, u->tile_index);
       } while (u->tile.num_tokens == 0);
     }
-    SetUnitCost<kRows>(p, u);
+    u->SetCost(index[u->head]);
   }
   return true;
 }
@@ -479,7 +509,7 @@ __device__ __forceinline__ void StoreIo(void* p, int64_t i, float x, DecodeIo io
 // ---- Shared memory ------------------------------------------------------------------------------
 
 template <int kDim, int kTiles>
-struct Shared {
+struct alignas(16) Shared {
   static constexpr int kRows = 4 * kTiles;
   // Digits of the queries, high and low: for codes, and at 16 bits for 8-bit rows.
   int8_t code_digits[kRows][2][kDim];
@@ -489,14 +519,24 @@ struct Shared {
   float m[kDecodeWarps][kRows], l[kDecodeWarps][kRows];
   float scales[kDecodeWarps][2][kPageLen];  // K, V of the page at hand
   float log8[256];                          // Log8Table
-  uint64_t barriers[kDecodeWarps][2];
+  int start[4];                             // SumStart
   bool is_last, has_more;
-  Unit unit;  // at hand
+  Ranges ranges;
+  int range;  // at hand, and its unit
+  Unit unit;
+  int first_part, num_parts;  // of the unit
   DecodeHead head;
 };
 // A warp's state in its ring, padded so that lanes write without conflicts.
 template <int kDim>
 constexpr int kStateStride = kDim + 8;
+
+template <int kDim, int kTiles>
+__host__ __device__ size_t RingsOffset(int num_kv_heads) {
+  return RoundUp<size_t>(
+      RoundUp<size_t>(sizeof(Shared<kDim, kTiles>), 16) + num_kv_heads * sizeof(DecodeHeadIndex),
+      128);
+}
 
 template <int kDim, int kTiles>
 __device__ void PrepareQueries(const DecodeParams& p, const Unit& u, Shared<kDim, kTiles>* sh,
@@ -532,9 +572,8 @@ __device__ void PrepareQueries(const DecodeParams& p, const Unit& u, Shared<kDim
     largest = fmaxf(largest, 1e-30f), sum = fmaxf(sum, 1e-30f);
     // The largest digit for which no sum over the channels can reach 2^22, rounding included.
     const bool in_place = head.k_kind == DecodeCodes::kInPlace2;
-    const float limit =
-        fminf(in_place ? kRowDigit / kInPlaceFactor : kRowDigit,
-              floorf((4194303.f / head.k_top - kDim) * largest / sum * 0.9999f));
+    const float limit = fminf(in_place ? kRowDigit / kInPlaceFactor : kRowDigit,
+                              floorf((4194303.f / head.k_top - kDim) * largest / sum * 0.9999f));
     const auto store = [&](float top, bool scaled, int8_t(*digits)[kDim]) {
       const float inverse = top / largest;
       int all = 0;
@@ -608,14 +647,23 @@ __device__ void OpenItem(const DecodeParams& p, const Unit& u, const DecodeHead&
   const float* k_scales = reinterpret_cast<const float*>(base + head.open_k_scales) + 32 * half;
   const float* v_scales = reinterpret_cast<const float*>(base + head.open_v_scales) + 32 * half;
   const int zero[4] = {kMagicBits, kMagicBits, kMagicBits, kMagicBits};
+  // Values are asked for together with the keys, as far as registers go.
+  constexpr int kAhead = kTiles > 1 ? 0 : kDim / 16 < 8 ? kDim / 16 : 8;
+  uint4 ahead[kAhead + 1];
+  const auto load_values = [&](int m) {
+    return __ldcg(reinterpret_cast<const uint4*>(
+        base + head.open_v_values + (((m / 4 * 2 + half) * 4 + m % 4) * 32 + lane) * 16));
+  };
+#pragma unroll
+  for (int m = 0; m < kAhead; ++m) ahead[m] = load_values(m);
   float scores[kTiles][4];
 #pragma unroll
   for (int t = 0; t < 2; ++t) {
     int sums[kTiles][4];
 #pragma unroll
     for (int j = 0; j < kSteps; ++j) {
-      const uint4 v = *reinterpret_cast<const uint4*>(
-          base + (((2 * half + t) * kSteps + j) * 32 + lane) * 16);
+      const uint4 v =
+          *reinterpret_cast<const uint4*>(base + (((2 * half + t) * kSteps + j) * 32 + lane) * 16);
       const uint32_t a[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
@@ -678,11 +726,9 @@ __device__ void OpenItem(const DecodeParams& p, const Unit& u, const DecodeHead&
       columns[n][t] = WeightsToColumns(digits[2 * t], digits[2 * t + 1], selector);
     }
   }
-  const uint8_t* values = base + head.open_v_values;
 #pragma unroll
   for (int m = 0; m < kDim / 16; ++m) {
-    const uint4 v = *reinterpret_cast<const uint4*>(
-        values + (((m / 4 * 2 + half) * 4 + m % 4) * 32 + lane) * 16);
+    const uint4 v = m < kAhead ? ahead[min(m, kAhead)] : load_values(m);
     const uint32_t a[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
@@ -700,77 +746,73 @@ __device__ void OpenItem(const DecodeParams& p, const Unit& u, const DecodeHead&
 
 // ---- Sealed pages of a unit ---------------------------------------------------------------------
 
-// One warp's ring of two pages.
-struct Ring {
-  uint8_t* stages;
-  uint32_t stage_bytes, barriers;
-  uint32_t parity = 0;  // bit s: of stage s
-
-  __device__ __forceinline__ void Issue(int stage, const uint8_t* from, uint32_t bytes, int lane) {
-    uint8_t* to = stages + stage * stage_bytes;
-#if __CUDA_ARCH__ >= 900
-    if (lane == 0) ptx::BulkCopy(ptx::SharedAddress(to), from, bytes, barriers + 8 * stage);
-#else
-    for (uint32_t i = lane * 16; i < bytes; i += 512) {
-      ptx::CopyAsync16(ptx::SharedAddress(to) + i, from + i);
-    }
-#endif
+// Copies a record of chunks x 512 bytes and then the lanes below `tail` x 16 bytes: one instruction
+// for each 512 bytes. `to` and `from` are the lane's.
+__device__ __forceinline__ void CopyRecord(uint32_t to, const uint8_t* from, int chunks,
+                                           bool tail) {
+  if (tail) ptx::CopyAsync16(to + chunks * 512, from + chunks * 512);
+  switch (chunks) {
+#define TQ_CHUNK(n)                                             \
+  case n:                                                       \
+    ptx::CopyAsync16(to + (n - 1) * 512, from + (n - 1) * 512); \
+    [[fallthrough]];
+#define TQ_CHUNKS(n) TQ_CHUNK(n + 4) TQ_CHUNK(n + 3) TQ_CHUNK(n + 2) TQ_CHUNK(n + 1)
+    TQ_CHUNKS(28)
+    TQ_CHUNKS(24) TQ_CHUNKS(20) TQ_CHUNKS(16) TQ_CHUNKS(12) TQ_CHUNKS(8) TQ_CHUNKS(4) TQ_CHUNKS(0)
+#undef TQ_CHUNKS
+#undef TQ_CHUNK
+        default : break;
   }
-  // Without barriers copies complete in order: a group for each stage, empty ones too.
-  __device__ __forceinline__ void Commit() {
-#if __CUDA_ARCH__ < 900
-    ptx::CopyAsyncCommit();
-#endif
-  }
-  __device__ __forceinline__ const uint8_t* Wait(int stage) {
-#if __CUDA_ARCH__ >= 900
-    ptx::BarrierWait(barriers + 8 * stage, parity >> stage & 1);
-    parity ^= 1u << stage;
-#else
-    ptx::CopyAsyncWait<1>();
-    __syncwarp();
-#endif
-    return stages + stage * stage_bytes;
-  }
-};
+}
 
-// The sealed blocks of a unit that one warp reads: first, first + step ... below end.
-struct PageList {
-  const int32_t* table;
-  const uint8_t* records;
-  const uint8_t* sides;
-  int block, end;
+// A value that the compiler keeps in a register and does not take apart.
+template <typename T>
+__device__ __forceinline__ const T* Keep(const T* p) {
+  asm volatile("" : "+l"(p));
+  return p;
+}
 
-  __device__ __forceinline__ uint32_t Id(int b) const { return b < end ? table[b] : 0; }
+// What a warp needs of the head at hand, in registers.
+struct PageLayout {
+  uint32_t k_scales, v_scales;  // of the lane's first scale
+  uint32_t v_codes;
+  DecodeCodes k_kind, v_kind;
+  float v_factor;  // of V scales: to digits
+  float p_unit, v_offset;
+  DecodeTable k_table, v_table;
+  bool special;  // softcap or sliding window
 };
 
 template <int kDim, int kTiles>
-__device__ __forceinline__ void SealedPage(const DecodeParams& p, const DecodeHead& head,
-                                           const Unit& u, const uint8_t* page, uint32_t bases,
-                                           int block, const DecodeTable& k_table,
-                                           const DecodeTable& v_table,
-                                           const SumStart& start, const float* log8, float v_factor,
-                                           const Queries<kDim, kTiles>& q, float (*scales)[kPageLen],
-                                           int lane, State<kDim, kTiles>* state) {
+__device__ __forceinline__ void SealedPage(const DecodeParams& p, const Unit& u,
+                                           const PageLayout& layout, const uint8_t* page,
+                                           uint32_t bases, int block, const SumStart& start,
+                                           const float* log8, const Queries<kDim, kTiles>& q,
+                                           float (*scales)[kPageLen], int lane,
+                                           State<kDim, kTiles>* state) {
   const float k_base = __uint_as_float(bases << 16);
   const float v_base = __uint_as_float(bases & 0xffff0000u);
   // Two scales of K and of V a lane, shared with the warp.
   {
-    const uint8_t* const k2 = page + head.k_scales + 2 * lane;
-    const uint8_t* const v2 = page + head.v_scales + 2 * lane;
+    const uint8_t* const k2 = page + layout.k_scales;
+    const uint8_t* const v2 = page + layout.v_scales;
     *reinterpret_cast<float2*>(&scales[0][2 * lane]) = make_float2(log8[k2[0]], log8[k2[1]]);
     *reinterpret_cast<float2*>(&scales[1][2 * lane]) =
-        make_float2(log8[v2[0]] * v_factor, log8[v2[1]] * v_factor);
+        make_float2(log8[v2[0]] * layout.v_factor, log8[v2[1]] * layout.v_factor);
   }
   __syncwarp();
   float scores[kTiles][8];
-  switch (head.k_kind) {
-#define TQ_CASE(kind)                                                                          \
-  case DecodeCodes::kind:                                                                      \
-    PageScores<DecodeCodes::kind>(page, scales[0], k_table, start, q, lane, scores); \
-    break;
-    TQ_CASE(kInPlace2) TQ_CASE(kTable2) TQ_CASE(kTable3) TQ_CASE(kTable4)
-#undef TQ_CASE
+  const auto qk = [&]<DecodeCodes kKind>() {
+    PageScores<kKind>(page, scales[0], layout.k_table, start, q, lane, scores);
+  };
+  if (layout.k_kind == DecodeCodes::kTable3) {
+    qk.template operator()<DecodeCodes::kTable3>();
+  } else if (layout.k_kind == DecodeCodes::kTable4) {
+    qk.template operator()<DecodeCodes::kTable4>();
+  } else if (layout.k_kind == DecodeCodes::kInPlace2) {
+    qk.template operator()<DecodeCodes::kInPlace2>();
+  } else {
+    qk.template operator()<DecodeCodes::kTable2>();
   }
   float v_scale[8];
 #pragma unroll
@@ -785,18 +827,16 @@ __device__ __forceinline__ void SealedPage(const DecodeParams& p, const DecodeHe
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
     float scale = q.scale[n] * k_base;
-    if (p.softcap > 0) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) scores[n][i] = SoftCap(scores[n][i] * scale, p.softcap);
-      scale = 1;
-    }
-    if (p.sliding_window > 0 && block * kPageLen < u.tile.lowest + p.num_tokens) {
+    if (layout.special) {
       const int token = (u.row_group * 4 * kTiles + 4 * n + lane % 4) / p.group;
-      const int lowest = static_cast<int>(u.tile.first_pos) + token - p.sliding_window;
+      const int lowest =
+          p.sliding_window > 0 ? static_cast<int>(u.tile.first_pos) + token - p.sliding_window : -1;
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         const int key = block * kPageLen + 16 * (i / 2) + 8 * (i % 2) + lane / 4;
-        scores[n][i] = key <= lowest ? -INFINITY : scores[n][i] * scale;
+        scores[n][i] *= scale;
+        if (p.softcap > 0) scores[n][i] = SoftCap(scores[n][i], p.softcap);
+        if (key <= lowest) scores[n][i] = -INFINITY;
       }
       scale = 1;
     }
@@ -819,22 +859,32 @@ __device__ __forceinline__ void SealedPage(const DecodeParams& p, const DecodeHe
       columns[n][t] = WeightsToColumns(digits[0], digits[1], selector);
     }
     state->l[n] = fmaf(sum, factor, state->l[n]);
-    unit[n] = factor * v_base * head.p_unit;
+    unit[n] = factor * v_base * layout.p_unit;
     offset[n] = kMagic;
-    if (head.v_offset != 0) {  // what the codes have in front of the levels
-      const uint32_t odd = head.v_kind == DecodeCodes::kInPlace2 ? 4 : 1;
-      const uint32_t all = digit_sum[0] + odd * digit_sum[1] - (4 + 4 * odd) * 0x4B000000u;
-      offset[n] = fmaf(static_cast<float>(RowSum(static_cast<int>(all))), head.v_offset, kMagic);
+    if (layout.v_offset != 0) {  // what the codes have in front of the levels
+      const bool in_place = layout.v_kind == DecodeCodes::kInPlace2;
+      const uint32_t odd = in_place ? 4 : 1;
+      const int own =
+          static_cast<int>(digit_sum[0] + odd * digit_sum[1] - (4 + 4 * odd) * 0x4B000000u);
+      if (in_place) {
+        state->z[n] = fmaf(static_cast<float>(own), unit[n], state->z[n]);
+      } else {
+        offset[n] = fmaf(static_cast<float>(RowSum(own)), layout.v_offset, kMagic);
+      }
     }
   }
-  switch (head.v_kind) {
-#define TQ_CASE(kind)                                                                             \
-  case DecodeCodes::kind:                                                                         \
-    PageValues<DecodeCodes::kind>(page + head.v_codes, v_table, start, columns, offset, unit, lane, \
-                                  state);                                                         \
-    break;
-    TQ_CASE(kInPlace2) TQ_CASE(kTable2) TQ_CASE(kTable3) TQ_CASE(kTable4)
-#undef TQ_CASE
+  const uint8_t* const values = page + layout.v_codes;
+  const auto pv = [&]<DecodeCodes kKind>() {
+    PageValues<kKind>(values, layout.v_table, start, columns, offset, unit, lane, state);
+  };
+  if (layout.v_kind == DecodeCodes::kInPlace2) {
+    pv.template operator()<DecodeCodes::kInPlace2>();
+  } else if (layout.v_kind == DecodeCodes::kTable4) {
+    pv.template operator()<DecodeCodes::kTable4>();
+  } else if (layout.v_kind == DecodeCodes::kTable3) {
+    pv.template operator()<DecodeCodes::kTable3>();
+  } else {
+    pv.template operator()<DecodeCodes::kTable2>();
   }
 }
 
@@ -843,8 +893,7 @@ __device__ __forceinline__ void SealedPage(const DecodeParams& p, const DecodeHe
 // o / l of one row (a warp), rotated back, to the output.
 template <int kDim>
 __device__ void WriteRow(const DecodeParams& p, const Unit& u, const uint32_t* v_signs, int rows,
-                         int row, float l,
-                         float (&o)[kDim / 32], int lane) {
+                         int row, float l, float (&o)[kDim / 32], int lane) {
   constexpr int kEach = kDim / 32;
   const int in_tile = u.row_group * rows + row, token = in_tile / p.group;
   if (token >= u.tile.num_tokens) return;
@@ -862,44 +911,63 @@ __device__ void WriteRow(const DecodeParams& p, const Unit& u, const uint32_t* v
   for (int i = 0; i < kEach; ++i) StoreIo(p.out, to + lane * kEach + i, o[i], p.io);
 }
 
-// Merges the parts [first, first + count) of a unit, in order, and writes the output.
+// Merges the parts [first, first + count) of a unit and writes the output. Warps share a row when
+// there are few rows; each has every n-th part, and `sums` for what it found. The order is fixed.
 template <int kDim, int kTiles>
 __device__ void MergeParts(const DecodeParams& p, const Unit& u, const uint32_t* v_signs,
-                           int64_t first, int count, int warp, int lane) {
+                           int64_t first, int count, int warp, int lane, float (*sums)[kDim],
+                           Shared<kDim, kTiles>* sh) {
   constexpr int kRows = 4 * kTiles, kEach = kDim / 32;
-  for (int row = warp; row < kRows; row += kDecodeWarps) {
-    if ((u.row_group * kRows + row) / p.group >= u.tile.num_tokens) continue;
-    const auto state = [&](int i) {
-      return __ldcg(reinterpret_cast<const float2*>(p.partial_state) + (first + i) * kRows + row);
-    };
-    float top = kSmallest;
-    for (int i = lane; i < count; i += 32) top = fmaxf(top, state(i).x);
-#pragma unroll
-    for (int s = 16; s > 0; s /= 2) top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, s));
+  const int rows = min(kRows, u.tile.num_tokens * p.group - u.row_group * kRows);
+  const int share = rows >= 4 ? 1 : rows >= 2 ? 2 : 4;  // warps of a row
+  const int turn = warp % share;
+  for (int base_row = 0; base_row < rows; base_row += kDecodeWarps / share) {
+    const int row = base_row + warp / share;
     float l = 0, o[kEach] = {};
-    for (int base = 0; base < count; base += 32) {
-      float weight = 0;
-      if (base + lane < count) {
-        const float2 s = state(base + lane);
-        weight = ptx::Exp2(s.x - top);
-        l = fmaf(weight, s.y, l);
-      }
-      const int n = min(32, count - base);
-#pragma unroll 8
-      for (int k = 0; k < n; ++k) {
-        const float w = __shfl_sync(kAllLanes, weight, k);
-        const float* part =
-            p.partial_out + ((first + base + k) * kRows + row) * kDim + lane * kEach;
+    if (row < rows) {
+      const auto state = [&](int i) {
+        return __ldcg(reinterpret_cast<const float2*>(p.partial_state) + (first + i) * kRows + row);
+      };
+      float top = kSmallest;
+      for (int i = lane; i < count; i += 32) top = fmaxf(top, state(i).x);
 #pragma unroll
-        for (int i = 0; i < kEach; i += 2) {
-          const float2 v = __ldcg(reinterpret_cast<const float2*>(part + i));
-          o[i] = fmaf(w, v.x, o[i]), o[i + 1] = fmaf(w, v.y, o[i + 1]);
+      for (int s = 16; s > 0; s /= 2) top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, s));
+      for (int base = turn; base < count; base += 32 * share) {
+        float weight = 0;
+        if (base + lane * share < count) {
+          const float2 s = state(base + lane * share);
+          weight = ptx::Exp2(s.x - top);
+          l = fmaf(weight, s.y, l);
+        }
+        const int n = min(32, (count - base + share - 1) / share);
+#pragma unroll 8
+        for (int k = 0; k < n; ++k) {
+          const float w = __shfl_sync(kAllLanes, weight, k);
+          const float* part =
+              p.partial_out + ((first + base + k * share) * kRows + row) * kDim + lane * kEach;
+#pragma unroll
+          for (int i = 0; i < kEach; i += 2) {
+            const float2 v = __ldcg(reinterpret_cast<const float2*>(part + i));
+            o[i] = fmaf(w, v.x, o[i]), o[i + 1] = fmaf(w, v.y, o[i + 1]);
+          }
         }
       }
-    }
 #pragma unroll
-    for (int s = 16; s > 0; s /= 2) l += __shfl_xor_sync(kAllLanes, l, s);
-    WriteRow<kDim>(p, u, v_signs, kRows, row, l, o, lane);
+      for (int s = 16; s > 0; s /= 2) l += __shfl_xor_sync(kAllLanes, l, s);
+    }
+    if (share > 1) {
+      __syncthreads();
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) sums[warp][lane * kEach + i] = o[i];
+      if (lane == 0) sh->l[warp][0] = l;
+      __syncthreads();
+      for (int w = warp + 1; turn == 0 && w < warp + share; ++w) {
+#pragma unroll
+        for (int i = 0; i < kEach; ++i) o[i] += sums[w][lane * kEach + i];
+        l += sh->l[w][0];
+      }
+    }
+    if (row < rows && turn == 0) WriteRow<kDim>(p, u, v_signs, kRows, row, l, o, lane);
   }
 }
 
@@ -909,191 +977,223 @@ __global__ void __launch_bounds__(32 * kDecodeWarps, kMinBlocks)
   constexpr int kRows = 4 * kTiles, kEach = kDim / 32;
   extern __shared__ __align__(128) uint8_t dynamic[];
   auto& sh = *reinterpret_cast<Shared<kDim, kTiles>*>(dynamic);
-  uint8_t* const rings = dynamic + RoundUp<size_t>(sizeof(Shared<kDim, kTiles>), 128);
-  const int lane = threadIdx.x % 32;
-  // A reduction's result is known to be the same in all lanes; copies want that.
-  const int warp = __reduce_max_sync(kAllLanes, threadIdx.x / 32);
-  Ring ring{rings + warp * 2 * p.stage_bytes, p.stage_bytes,
-            ptx::SharedAddress(sh.barriers[warp])};
-#if __CUDA_ARCH__ >= 900
-  if (lane == 0) {
-    ptx::BarrierInit(ring.barriers, 1);
-    ptx::BarrierInit(ring.barriers + 8, 1);
-    ptx::BarrierInitFence();
-    ptx::FenceForCopies();
-  }
-  __syncwarp();
-#endif
-  for (int i = threadIdx.x; i < 256; i += blockDim.x) sh.log8[i] = p.log8[i];
+  auto* const index = reinterpret_cast<DecodeHeadIndex*>(dynamic + RoundUp<size_t>(sizeof(sh), 16));
+  uint8_t* const rings = dynamic + RingsOffset<kDim, kTiles>(p.num_kv_heads);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  uint8_t* const ring = rings + warp * 2 * p.stage_bytes;
   const int num_tiles = p.batch * (p.num_tokens > 1 ? 2 : 1);
-  Share share;
-  share.total = TotalCost<kRows>(p, num_tiles, lane);
-  share.count = static_cast<int>(
-      min(static_cast<int64_t>(gridDim.x), max(int64_t{1}, share.total / p.min_block_cost)));
-  const int me = blockIdx.x;
-  if (me >= share.count || share.total == 0) return;
-  const int64_t my_begin = share.Begin(me), my_end = share.Begin(me + 1);
+  for (int i = threadIdx.x; i < p.num_kv_heads * static_cast<int>(sizeof(DecodeHeadIndex) / 4);
+       i += blockDim.x) {
+    reinterpret_cast<uint32_t*>(index)[i] = reinterpret_cast<const uint32_t*>(p.head_index)[i];
+  }
+  for (int i = threadIdx.x; i < 256; i += blockDim.x) sh.log8[i] = p.log8[i];
+  if (threadIdx.x < 4) sh.start[threadIdx.x] = threadIdx.x % 2 == 0 ? 0 : kMagicBits;
   if (warp == 0) {
-    const Unit found = FindUnit<kRows>(p, num_tiles, my_begin, lane);
-    if (lane == 0) sh.unit = found;
+    Ranges ranges;
+    ranges.total = TotalCost<kRows>(p, num_tiles, lane);
+    ranges.count = static_cast<int>(
+        min(static_cast<int64_t>(gridDim.x), max(int64_t{1}, ranges.total / p.min_range_cost)));
+    ranges.levels = 1;
+    while (ranges.levels < kMaxDecodeLevels &&
+           (ranges.total >> ranges.levels) / ranges.count >= p.min_level_cost) {
+      ++ranges.levels;
+    }
+    if (lane == 0) sh.ranges = ranges, sh.range = blockIdx.x;
   }
   __syncthreads();
+  if (sh.range >= sh.ranges.count || sh.ranges.total == 0) return;
   const Unit& u = sh.unit;
   const DecodeHead& head = sh.head;
-  while (true) {
-    for (int i = threadIdx.x; i < static_cast<int>(sizeof(DecodeHead) / 4); i += blockDim.x) {
-      reinterpret_cast<uint32_t*>(&sh.head)[i] =
-          reinterpret_cast<const uint32_t*>(&p.heads[u.head])[i];
+  while (true) {  // ranges
+    const int64_t my_begin = sh.ranges.Begin(sh.range), my_end = sh.ranges.Begin(sh.range + 1);
+    if (warp == 0) {
+      const Unit found = FindUnit<kRows>(p, index, num_tiles, my_begin, lane);
+      if (lane == 0) sh.unit = found;
     }
     __syncthreads();
-    const int begin = ItemAt(u.tile, head, my_begin - u.begin);
-    const int end = ItemAt(u.tile, head, my_end - u.begin);
-    if (begin < end) {
-      // Sealed pages go to the warps in turn, behind the open items.
-      const int num_open = u.tile.num_open_items;
-      int item = begin + warp;
-      while (item < min(end, num_open)) item += kDecodeWarps;
-      const int to_block = u.tile.first_sealed - num_open;  // item -> block
-      PageList pages;
-      pages.table = p.sealed_table +
-                    static_cast<int64_t>(p.sequences[u.tile.sequence]) * p.table_stride;
-      pages.records = p.sealed + head.record_offset;
-      pages.sides = p.sides + head.side_offset;
-      pages.block = item + to_block;
-      pages.end = end + to_block;
-      const uint32_t record_bytes = __reduce_max_sync(kAllLanes, head.record_bytes);
-      const auto issue = [&](int stage, int b, uint32_t id) {
-        if (b < pages.end) {
-          const uint32_t same = __reduce_max_sync(kAllLanes, id);
-          ring.Issue(stage, pages.records + static_cast<uint64_t>(same) * p.sealed_stride,
-                     record_bytes, lane);
+    while (true) {  // units
+      const DecodeHeadIndex& at = index[u.head];
+      const int begin = u.ItemAt(at, my_begin);
+      const int end = u.ItemAt(at, my_end);
+      if (begin < end) {
+        // Sealed pages go to the warps in turn, behind the open items.
+        const int num_open = u.tile.num_open_items;
+        int item = begin + warp;
+        while (item < min(end, num_open)) item += kDecodeWarps;
+        const int to_block = u.tile.first_sealed - num_open;  // item -> block
+        int block = item + to_block;
+        const int end_block = end + to_block;
+        const int32_t* const table =
+            p.sealed_table + static_cast<int64_t>(p.sequences[u.tile.sequence]) * p.table_stride;
+        const auto id_of = [&](int b) -> uint32_t { return b < end_block ? table[b] : 0; };
+        const uint8_t* const records = Keep(p.sealed + at.record_offset + lane * 16);
+        const int chunks = at.record_bytes / 512;
+        const bool tail = lane * 16 < at.record_bytes % 512;
+        uint32_t stage = ptx::SharedAddress(ring) + lane * 16;  // of the next copy
+        const uint32_t other_stage = stage ^ (stage + p.stage_bytes);
+        // Empty groups too: copies complete in the order of their groups.
+        const auto issue = [&](int b, uint32_t id) {
+          if (b < end_block) {
+            CopyRecord(stage, records + static_cast<uint64_t>(id) * p.sealed_stride, chunks, tail);
+          }
+          ptx::CopyAsyncCommit();
+          stage ^= other_stage;
+        };
+        uint32_t ids[2] = {id_of(block), id_of(block + kDecodeWarps)};
+        issue(block, ids[0]);
+        issue(block + kDecodeWarps, ids[1]);
+        static_assert(sizeof(DecodeHead) / 4 <= 32 * kDecodeWarps, "a word a thread");
+        if (threadIdx.x < sizeof(DecodeHead) / 4) {
+          reinterpret_cast<uint32_t*>(&sh.head)[threadIdx.x] =
+              reinterpret_cast<const uint32_t*>(&p.heads[u.head])[threadIdx.x];
         }
-        ring.Commit();
-      };
-      // Ids behind the end are 0: a valid slot.
-      const auto side = [&](uint32_t id) {
-        return __ldg(reinterpret_cast<const uint32_t*>(pages.sides +
-                                                       static_cast<uint64_t>(id) * p.side_stride));
-      };
-      uint32_t id[2] = {pages.Id(pages.block), pages.Id(pages.block + kDecodeWarps)};
-      issue(0, pages.block, id[0]);
-      issue(1, pages.block + kDecodeWarps, id[1]);
-      PrepareQueries<kDim, kTiles>(p, u, &sh, warp, lane);
-      __syncthreads();
-      State<kDim, kTiles> state;
-      state.Reset();
-      Queries<kDim, kTiles> q;
-      if (begin < num_open) {
-        LoadQueries<kDim, kTiles>(sh.row_digits, sh.row_scale, nullptr, lane, &q);
-        for (int i = begin + warp; i < min(end, num_open); i += kDecodeWarps) {
-          OpenItem<kDim, kTiles>(p, u, head, i, q, lane, &state);
+        if (threadIdx.x == blockDim.x - 1) {
+          sh.first_part = sh.ranges.Of(u.begin);
+          sh.num_parts = sh.ranges.Of(u.LastItem(at)) - sh.first_part + 1;
         }
-      }
-      LoadQueries<kDim, kTiles>(sh.code_digits, sh.code_scale, sh.code_offset, lane, &q);
-      const DecodeTable k_table = head.k_table, v_table = head.v_table;
-      const SumStart start;
-      const float v_factor =
-          head.p_limit *
-          (head.v_kind == DecodeCodes::kInPlace2 && lane % 2 == 0 ? kInPlaceFactor : 1.f);
-      uint32_t bases = side(id[0]);
-      uint32_t next = pages.Id(pages.block + 2 * kDecodeWarps);
-      int stage = 0;
-      for (int b = pages.block; b < pages.end; b += kDecodeWarps) {
-        const uint32_t next_bases = side(id[1]);
-        const uint32_t after = pages.Id(b + 3 * kDecodeWarps);
-        const uint8_t* page = ring.Wait(stage);
-        SealedPage<kDim, kTiles>(p, head, u, page, bases, b, k_table, v_table, start,
-                                 sh.log8, v_factor, q, sh.scales[warp], lane, &state);
+        __syncthreads();
+        const uint8_t* const sides = Keep(p.sides + head.side_offset);
+        // Ids behind the end are 0: a valid slot.
+        const auto side = [&](uint32_t id) {
+          return __ldg(
+              reinterpret_cast<const uint32_t*>(sides + static_cast<uint64_t>(id) * p.side_stride));
+        };
+        PrepareQueries<kDim, kTiles>(p, u, &sh, warp, lane);
+        __syncthreads();
+        State<kDim, kTiles> state;
+        state.Reset();
+        Queries<kDim, kTiles> q;
+        if (begin < num_open) {
+          LoadQueries<kDim, kTiles>(sh.row_digits, sh.row_scale, nullptr, lane, &q);
+          for (int i = begin + warp; i < min(end, num_open); i += kDecodeWarps) {
+            OpenItem<kDim, kTiles>(p, u, head, i, q, lane, &state);
+          }
+        }
+        LoadQueries<kDim, kTiles>(sh.code_digits, sh.code_scale, sh.code_offset, lane, &q);
+        SumStart start;
+        *reinterpret_cast<int4*>(start.values) = *reinterpret_cast<const int4*>(sh.start);
+        PageLayout layout;
+        layout.k_scales = head.k_scales + 2 * lane;
+        layout.v_scales = head.v_scales + 2 * lane;
+        layout.v_codes = head.v_codes;
+        layout.k_kind = head.k_kind;
+        layout.v_kind = head.v_kind;
+        layout.v_factor =
+            head.p_limit *
+            (head.v_kind == DecodeCodes::kInPlace2 && lane % 2 == 0 ? kInPlaceFactor : 1.f);
+        layout.p_unit = head.p_unit;
+        layout.v_offset = head.v_offset;
+        layout.k_table = head.k_table;
+        layout.v_table = head.v_table;
+        uint32_t bases = side(ids[0]);
+        uint32_t next = id_of(block + 2 * kDecodeWarps);
+        const uint8_t* page = ring;
+        const uint8_t* other_page = ring + p.stage_bytes;
+        for (; block < end_block; block += kDecodeWarps) {
+          const uint32_t next_bases = side(ids[1]);
+          const uint32_t after = id_of(block + 3 * kDecodeWarps);
+          layout.special = p.softcap > 0 || (p.sliding_window > 0 &&
+                                             block * kPageLen < u.tile.lowest + p.num_tokens);
+          ptx::CopyAsyncWait<1>();
+          __syncwarp();
+          SealedPage<kDim, kTiles>(p, u, layout, page, bases, block, start, sh.log8, q,
+                                   sh.scales[warp], lane, &state);
+          __syncwarp();
+          issue(block + 2 * kDecodeWarps, next);
+          bases = next_bases;
+          ids[1] = next;
+          next = after;
+          const uint8_t* const swap = page;
+          page = other_page;
+          other_page = swap;
+        }
+        ptx::CopyAsyncWait<0>();
         __syncwarp();
-        issue(stage, b + 2 * kDecodeWarps, next);
-        bases = next_bases;
-        id[1] = next;
-        next = after;
-        stage ^= 1;
-      }
-#if __CUDA_ARCH__ < 900
-      ptx::CopyAsyncWait<0>();
-#endif
-      // The ring is empty now: it takes the warps' states.
-      float* mine = reinterpret_cast<float*>(ring.stages);
-      const int r = lane / 4, c = lane % 4;
+        // The ring is empty now: it takes the warps' states.
+        float* mine = reinterpret_cast<float*>(ring);
+        const int r = lane / 4, c = lane % 4;
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-        const float l = RowSum(state.l[n]);
-        if (r == 0) sh.m[warp][4 * n + c] = state.m[n], sh.l[warp][4 * n + c] = l;
+        for (int n = 0; n < kTiles; ++n) {
+          const float l = RowSum(state.l[n]);
+          const float z = RowSum(state.z[n]) * head.v_offset;
+          if (r == 0) sh.m[warp][4 * n + c] = state.m[n], sh.l[warp][4 * n + c] = l;
 #pragma unroll
-        for (int m = 0; m < kDim / 16; ++m) {
-          mine[(4 * n + c) * kStateStride<kDim> + 16 * m + r] = state.o[n][m][0];
-          mine[(4 * n + c) * kStateStride<kDim> + 16 * m + r + 8] = state.o[n][m][1];
-        }
-      }
-      __syncthreads();
-      const int first_block = share.BlockOf(u.begin);
-      const int num_items = num_open + u.tile.num_sealed;
-      const int64_t last_start =
-          num_items <= num_open
-              ? static_cast<int64_t>(num_items - 1) * head.open_cost
-              : static_cast<int64_t>(num_open) * head.open_cost +
-                    static_cast<int64_t>(num_items - 1 - num_open) * head.sealed_cost;
-      const int num_parts = share.BlockOf(u.begin + last_start) - first_block + 1;
-      const int unit_index =
-          (u.tile_index * p.num_kv_heads + u.head) * p.num_row_groups + u.row_group;
-      // Unique: both grow along the work.
-      const int64_t slot = static_cast<int64_t>(me) + unit_index;
-      for (int row = warp; row < kRows; row += kDecodeWarps) {
-        float top = sh.m[0][row];
-#pragma unroll
-        for (int w = 1; w < kDecodeWarps; ++w) top = fmaxf(top, sh.m[w][row]);
-        float l = 0, o[kEach] = {};
-#pragma unroll
-        for (int w = 0; w < kDecodeWarps; ++w) {
-          const float weight = ptx::Exp2(sh.m[w][row] - top);
-          l = fmaf(weight, sh.l[w][row], l);
-          const float* part =
-              reinterpret_cast<const float*>(rings + w * 2 * p.stage_bytes) +
-              row * kStateStride<kDim> + lane * kEach;
-#pragma unroll
-          for (int i = 0; i < kEach; ++i) o[i] = fmaf(weight, part[i], o[i]);
-        }
-        if (num_parts == 1) {
-          WriteRow<kDim>(p, u, head.v_signs, kRows, row, l, o, lane);
-        } else {
-          float* part = p.partial_out + (slot * kRows + row) * kDim + lane * kEach;
-#pragma unroll
-          for (int i = 0; i < kEach; i += 2) {
-            __stcg(reinterpret_cast<float2*>(part + i), make_float2(o[i], o[i + 1]));
-          }
-          if (lane == 0) {
-            __stcg(reinterpret_cast<float2*>(p.partial_state) + slot * kRows + row,
-                   make_float2(top, l));
+          for (int m = 0; m < kDim / 16; ++m) {
+            mine[(4 * n + c) * kStateStride<kDim> + 16 * m + r] = state.o[n][m][0] - z;
+            mine[(4 * n + c) * kStateStride<kDim> + 16 * m + r + 8] = state.o[n][m][1] - z;
           }
         }
-      }
-      if (num_parts > 1) {
-        __threadfence();
         __syncthreads();
-        if (threadIdx.x == 0) {
-          const uint32_t before = atomicInc(&p.arrivals[unit_index],
-                                            static_cast<uint32_t>(num_parts - 1));
-          sh.is_last = before == static_cast<uint32_t>(num_parts - 1);
+        const int num_parts = sh.num_parts;
+        const int unit_index =
+            (u.tile_index * p.num_kv_heads + u.head) * p.num_row_groups + u.row_group;
+        // Unique: both grow along the work.
+        const int64_t slot = static_cast<int64_t>(sh.range) + unit_index;
+        for (int row = warp; row < kRows; row += kDecodeWarps) {
+          float top = sh.m[0][row];
+#pragma unroll
+          for (int w = 1; w < kDecodeWarps; ++w) top = fmaxf(top, sh.m[w][row]);
+          float l = 0, o[kEach] = {};
+#pragma unroll
+          for (int w = 0; w < kDecodeWarps; ++w) {
+            const float weight = ptx::Exp2(sh.m[w][row] - top);
+            l = fmaf(weight, sh.l[w][row], l);
+            const float* part = reinterpret_cast<const float*>(rings + w * 2 * p.stage_bytes) +
+                                row * kStateStride<kDim> + lane * kEach;
+#pragma unroll
+            for (int i = 0; i < kEach; ++i) o[i] = fmaf(weight, part[i], o[i]);
+          }
+          if (num_parts == 1) {
+            WriteRow<kDim>(p, u, head.v_signs, kRows, row, l, o, lane);
+          } else {
+            float* part = p.partial_out + (slot * kRows + row) * kDim + lane * kEach;
+#pragma unroll
+            for (int i = 0; i < kEach; i += 2) {
+              __stcg(reinterpret_cast<float2*>(part + i), make_float2(o[i], o[i + 1]));
+            }
+            if (lane == 0) {
+              __stcg(reinterpret_cast<float2*>(p.partial_state) + slot * kRows + row,
+                     make_float2(top, l));
+            }
+          }
         }
-        __syncthreads();
-        if (sh.is_last) {
+        if (num_parts > 1) {
           __threadfence();
-          MergeParts<kDim, kTiles>(p, u, head.v_signs, static_cast<int64_t>(first_block) + unit_index, num_parts,
-                                   warp, lane);
+          __syncthreads();
+          if (threadIdx.x == 0) {
+            const uint32_t before =
+                atomicInc(&p.arrivals[unit_index], static_cast<uint32_t>(num_parts - 1));
+            sh.is_last = before == static_cast<uint32_t>(num_parts - 1);
+          }
+          __syncthreads();
+          if (sh.is_last) {
+            __threadfence();
+            MergeParts<kDim, kTiles>(p, u, head.v_signs,
+                                     static_cast<int64_t>(sh.first_part) + unit_index, num_parts,
+                                     warp, lane, reinterpret_cast<float(*)[kDim]>(rings), &sh);
+          }
         }
+        __syncthreads();
       }
+      if (u.begin + u.cost >= my_end) break;
       __syncthreads();
-#if __CUDA_ARCH__ >= 900
-      ptx::FenceForCopies();  // the states were written to where copies go next
-#endif
+      if (threadIdx.x == 0) sh.has_more = NextUnit<kRows>(p, index, num_tiles, &sh.unit);
+      __syncthreads();
+      if (!sh.has_more) break;
     }
-    if (u.begin + u.cost >= my_end) break;
+    if (sh.ranges.levels == 1) break;
     __syncthreads();
-    if (threadIdx.x == 0) sh.has_more = NextUnit<kRows>(p, num_tiles, &sh.unit);
+    if (threadIdx.x == 0)
+      sh.range = sh.ranges.count + static_cast<int>(atomicAdd(&p.tickets[0], 1u));
     __syncthreads();
-    if (!sh.has_more) break;
+    if (sh.range >= sh.ranges.num()) {
+      // The last block to leave makes the tickets ready for the next launch.
+      if (threadIdx.x == 0) {
+        const uint32_t last = static_cast<uint32_t>(sh.ranges.count - 1);
+        if (atomicInc(&p.tickets[1], last) == last) p.tickets[0] = 0;
+      }
+      break;
+    }
   }
 }
 
@@ -1101,13 +1201,12 @@ __global__ void __launch_bounds__(32 * kDecodeWarps, kMinBlocks)
 
 struct Kernel {
   void (*function)(DecodeParams) = nullptr;
-  size_t shared_bytes = 0;  // without the rings
+  size_t (*rings_offset)(int num_kv_heads) = nullptr;  // in shared memory
 };
 
 template <int kDim, int kTiles, int kMinBlocks>
 Kernel Make() {
-  return {DecodeKernel<kDim, kTiles, kMinBlocks>,
-          RoundUp<size_t>(sizeof(Shared<kDim, kTiles>), 128)};
+  return {DecodeKernel<kDim, kTiles, kMinBlocks>, RingsOffset<kDim, kTiles>};
 }
 
 Kernel KernelFor(int head_dim, int rows) {
@@ -1128,20 +1227,21 @@ Kernel KernelFor(int head_dim, int rows) {
 #endif
 }
 
-size_t SharedBytes(const Kernel& kernel, uint32_t stage_bytes) {
-  return kernel.shared_bytes + static_cast<size_t>(kDecodeWarps) * 2 * stage_bytes;
+size_t SharedBytes(const Kernel& kernel, uint32_t stage_bytes, int num_kv_heads) {
+  return kernel.rings_offset(num_kv_heads) + static_cast<size_t>(kDecodeWarps) * 2 * stage_bytes;
 }
 
 }  // namespace
 
-Status PrepareDecodeKernel(int head_dim, int rows, uint32_t stage_bytes, DecodeKernelInfo* info) {
+Status PrepareDecodeKernel(int head_dim, int rows, uint32_t stage_bytes, int num_kv_heads,
+                           DecodeKernelInfo* info) {
   const Kernel kernel = KernelFor(head_dim, rows);
-  const size_t shared = SharedBytes(kernel, stage_bytes);
+  const size_t shared = SharedBytes(kernel, stage_bytes, num_kv_heads);
   TQ_RETURN_IF_ERROR(TQ_CUDA(cudaFuncSetAttribute(
       kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared))));
-  TQ_RETURN_IF_ERROR(TQ_CUDA(cudaFuncSetAttribute(kernel.function,
-                                                  cudaFuncAttributePreferredSharedMemoryCarveout,
-                                                  cudaSharedmemCarveoutMaxShared)));
+  TQ_RETURN_IF_ERROR(
+      TQ_CUDA(cudaFuncSetAttribute(kernel.function, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                   cudaSharedmemCarveoutMaxShared)));
   TQ_RETURN_IF_ERROR(TQ_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
       &info->blocks_per_multiprocessor, kernel.function, 32 * kDecodeWarps, shared)));
   TQ_ASSIGN_OR_RETURN(const DeviceInfo device, GetDeviceInfo());
@@ -1152,7 +1252,8 @@ Status PrepareDecodeKernel(int head_dim, int rows, uint32_t stage_bytes, DecodeK
 Status LaunchDecodeKernel(int head_dim, int rows, const DecodeParams& params, int num_blocks,
                           void* stream) {
   const Kernel kernel = KernelFor(head_dim, rows);
-  kernel.function<<<num_blocks, 32 * kDecodeWarps, SharedBytes(kernel, params.stage_bytes),
+  kernel.function<<<num_blocks, 32 * kDecodeWarps,
+                    SharedBytes(kernel, params.stage_bytes, params.num_kv_heads),
                     static_cast<cudaStream_t>(stream)>>>(params);
   return TQ_CUDA(cudaGetLastError());
 }

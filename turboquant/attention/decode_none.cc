@@ -3,7 +3,7 @@
 
 namespace tq {
 
-Status PrepareDecodeKernel(int, int, uint32_t, DecodeKernelInfo*) {
+Status PrepareDecodeKernel(int, int, uint32_t, int, DecodeKernelInfo*) {
   return Unavailable("cuda: this build has no CUDA kernels");
 }
 Status LaunchDecodeKernel(int, int, const DecodeParams&, int, void*) {

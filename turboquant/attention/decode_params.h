@@ -9,6 +9,7 @@ namespace tq {
 
 inline constexpr int kMaxDecodeDim = 256;
 inline constexpr int kDecodeWarps = 4;  // of a thread block
+inline constexpr int kMaxDecodeLevels = 6;
 // A level table of up to 16 bytes as a byte permute wants it; see decode_cuda.cu.
 struct DecodeTable {
   uint32_t words[4] = {};
@@ -19,7 +20,6 @@ enum class DecodeCodes : uint32_t { kInPlace2, kTable2, kTable3, kTable4 };
 
 // One KV head of the layer. Offsets in bytes; the record's are within the head's record.
 struct DecodeHead {
-  uint32_t record_offset = 0, record_bytes = 0;  // in the layer's part of a sealed slot
   uint32_t k_scales = 0, v_scales = 0, v_codes = 0;
   uint32_t side_offset = 0;  // of its RecordSideInfo in the layer's part of the side infos
   uint32_t open_offset = 0, open_k_scales = 0, open_v_values = 0, open_v_scales = 0;
@@ -32,12 +32,15 @@ struct DecodeHead {
   float p_unit = 0;   // what a V base is multiplied with: 1 / p_limit, less what levels are scaled by
   uint32_t k_signs[kMaxDecodeDim / 32] = {};  // bit c % 32 of word c / 32: channel c is negated
   uint32_t v_signs[kMaxDecodeDim / 32] = {};
-  // Work of a sealed block and of half an open one, in the unit of all heads; and the sums over the
+};
+
+// What the search for a block's work needs of every head.
+struct DecodeHeadIndex {
+  // Work of a sealed block and of half an open one, in units of 64 bytes; and the sums over the
   // heads in front of this one.
   uint32_t sealed_cost = 0, open_cost = 0;
-  uint32_t sealed_cost_before = 0, open_cost_before = 0;
-  // Centre: pairs x 64 offsets x (cos, sin); see center.h.
-  int32_t num_pairs = 0;
+  uint32_t sealed_before = 0, open_before = 0;
+  uint32_t record_offset = 0, record_bytes = 0;
 };
 
 enum class DecodeIo : int32_t { kF32, kF16, kBF16 };
@@ -53,6 +56,7 @@ struct DecodeParams {
   int32_t table_stride = 0;
   const int32_t* lengths = nullptr;  // [sequence]
   const DecodeHead* heads = nullptr;
+  const DecodeHeadIndex* head_index = nullptr;
   int32_t num_kv_heads = 0;
   uint32_t sealed_cost = 0, open_cost = 0;  // sums over the heads
   int32_t sink_blocks = 0, recent_blocks = 0;
@@ -70,11 +74,14 @@ struct DecodeParams {
   float softcap = 0;        // times log2(e); 0: none
   int32_t sliding_window = 0;  // tokens that a query sees, itself included; 0: all
   // Parts of units (sequence, tile, head, row group) that more than one thread block works on.
-  float* partial_out = nullptr;      // [num_blocks + num_units][rows][head_dim]
-  float* partial_state = nullptr;    // [num_blocks + num_units][rows][m, l]
-  uint32_t* arrivals = nullptr;      // [num_units], all 0 between launches
+  float* partial_out = nullptr;    // [kMaxDecodeLevels * num_blocks + num_units][rows][head_dim]
+  float* partial_state = nullptr;  // the same parts, [rows][m, l]
+  // All 0 between launches: [num_units] of the parts of a unit, and two of the ranges of work.
+  uint32_t* arrivals = nullptr;
+  uint32_t* tickets = nullptr;
   uint32_t stage_bytes = 0;          // of a warp's ring, a multiple of 128
-  int64_t min_block_cost = 0;        // a thread block with less work than this is not used
+  int64_t min_range_cost = 0;  // of a range: no less than an item costs
+  int64_t min_level_cost = 0;  // of the ranges that are handed out late
 };
 
 // Rows that a thread block works on at once: query tokens x query heads of one KV head.
@@ -86,7 +93,8 @@ struct DecodeKernelInfo {
   int num_blocks = 0;  // of a full grid
 };
 // head_dim 64, 128 or 256 and one of kDecodeRows. `stream`: a cudaStream_t.
-Status PrepareDecodeKernel(int head_dim, int rows, uint32_t stage_bytes, DecodeKernelInfo* info);
+Status PrepareDecodeKernel(int head_dim, int rows, uint32_t stage_bytes, int num_kv_heads,
+                           DecodeKernelInfo* info);
 Status LaunchDecodeKernel(int head_dim, int rows, const DecodeParams& params, int num_blocks,
                           void* stream);
 

@@ -49,8 +49,6 @@ DecodeHead MakeHead(const DeviceCache& cache, int layer, int head) {
   const KvCache::HeadLayout& l = cache.layout(layer, head);
   const DeviceCache::HeadView view = cache.head(layer, head);
   DecodeHead h;
-  h.record_offset = static_cast<uint32_t>(view.record_offset);
-  h.record_bytes = static_cast<uint32_t>(l.record.bytes);
   h.k_scales = static_cast<uint32_t>(l.record.k_scales);
   h.v_scales = static_cast<uint32_t>(l.record.v_scales);
   h.v_codes = static_cast<uint32_t>(l.record.v_codes);
@@ -80,10 +78,23 @@ DecodeHead MakeHead(const DeviceCache& cache, int layer, int head) {
   };
   signs(l.k_rotation, h.k_signs);
   signs(l.v_rotation, h.v_signs);
-  // In units of 64 bytes. Open rows are read without a ring and cost more than their bytes.
-  h.sealed_cost = h.record_bytes / 64;
-  h.open_cost = static_cast<uint32_t>(l.open.bytes / 2 / 64 * 3 / 2);
   return h;
+}
+
+DecodeHeadIndex MakeIndex(const DeviceCache& cache, int layer, int head,
+                          const DecodeHeadIndex* before) {
+  const KvCache::HeadLayout& l = cache.layout(layer, head);
+  DecodeHeadIndex i;
+  i.record_offset = static_cast<uint32_t>(cache.head(layer, head).record_offset);
+  i.record_bytes = static_cast<uint32_t>(l.record.bytes);
+  i.sealed_cost = i.record_bytes / 64;
+  // Open rows are read without a ring and cost more than their bytes.
+  i.open_cost = static_cast<uint32_t>(l.open.bytes / 2 / 64 * 3 / 2);
+  if (before != nullptr) {
+    i.sealed_before = before->sealed_before + before->sealed_cost;
+    i.open_before = before->open_before + before->open_cost;
+  }
+  return i;
 }
 
 }  // namespace
@@ -96,12 +107,13 @@ Status CheckDeviceFormat(const HeadFormat& format, int head_dim, RecentType rece
       (head_dim == 64 || head_dim == 128 || head_dim == 256)) {
     return OkStatus();
   }
-  return Unsupported("cuda decode attention: ", PresetName(format), " at head_dim ", head_dim,
-                     recent == RecentType::kQ8 ? "" : " with a 16-bit window",
-                     format.k.center != Center::kNone ? " and a centre" : "",
-                     "; supported: k<a>v<b> with a and b in 2, 3, 4 (Hadamard rotation, one log8 "
-                     "scale a token, uniform, lloyd or calibrated books, no centre, no anchors), an "
-                     "8-bit window, head_dim 64, 128 and 256");
+  return Unsupported(
+      "cuda decode attention: ", PresetName(format), " at head_dim ", head_dim,
+      recent == RecentType::kQ8 ? "" : " with a 16-bit window",
+      format.k.center != Center::kNone ? " and a centre" : "",
+      "; supported: k<a>v<b> with a and b in 2, 3, 4 (Hadamard rotation, one log8 "
+      "scale a token, uniform, lloyd or calibrated books, no centre, no anchors), an "
+      "8-bit window, head_dim 64, 128 and 256");
 }
 
 Result<std::unique_ptr<DeviceAttention>> DeviceAttention::Create(
@@ -120,20 +132,24 @@ Result<std::unique_ptr<DeviceAttention>> DeviceAttention::Create(
   a->cache_ = &cache;
   a->config_ = config;
   std::vector<DecodeHead> heads;
+  std::vector<DecodeHeadIndex> index;
   uint32_t largest_record = 0;
   for (int layer = 0; layer < c.num_layers; ++layer) {
     Layer costs;
     for (int h = 0; h < c.num_kv_heads; ++h) {
       const Status fits = CheckDeviceFormat(cache.layout(layer, h).format, c.head_dim, c.recent);
       TQ_RETURN_IF_ERROR(fits.WithContext(StrCat("layer ", layer, ", KV head ", h)));
-      DecodeHead head = MakeHead(cache, layer, h);
-      costs.sealed_cost += head.sealed_cost;
-      costs.open_cost += head.open_cost;
-      largest_record = std::max(largest_record, head.record_bytes);
+      heads.push_back(MakeHead(cache, layer, h));
+      index.push_back(MakeIndex(cache, layer, h, h > 0 ? &index.back() : nullptr));
+      const DecodeHeadIndex& i = index.back();
+      costs.sealed_cost += i.sealed_cost;
+      costs.open_cost += i.open_cost;
+      largest_record = std::max(largest_record, i.record_bytes);
       // Every warp of a thread block has at least a page; and no range is shorter than an item.
-      costs.min_block_cost = std::max<int64_t>(
-          {costs.min_block_cost, kDecodeWarps * head.sealed_cost, 2 * head.open_cost});
-      heads.push_back(head);
+      costs.min_range_cost =
+          std::max<int64_t>({costs.min_range_cost, kDecodeWarps * i.sealed_cost, 2 * i.open_cost});
+      costs.min_level_cost =
+          std::max<int64_t>(costs.min_level_cost, 8 * kDecodeWarps * i.sealed_cost);
     }
     a->layers_.push_back(costs);
   }
@@ -147,24 +163,30 @@ Result<std::unique_ptr<DeviceAttention>> DeviceAttention::Create(
       std::max<uint32_t>(largest_record,
                          static_cast<uint32_t>(a->rows_ * (c.head_dim + 8) * 4 / 2)),
       128);
-  TQ_RETURN_IF_ERROR(PrepareDecodeKernel(c.head_dim, a->rows_, p.stage_bytes, &a->kernel_));
+  TQ_RETURN_IF_ERROR(
+      PrepareDecodeKernel(c.head_dim, a->rows_, p.stage_bytes, c.num_kv_heads, &a->kernel_));
   const size_t num_units = static_cast<size_t>(config.max_batch) * (config.num_tokens > 1 ? 2 : 1) *
                            c.num_kv_heads * num_row_groups;
-  const size_t num_parts = static_cast<size_t>(a->kernel_.num_blocks) + num_units;
-  const size_t arrivals = RoundUp<size_t>(num_units * sizeof(uint32_t), 256);
+  const size_t num_parts =
+      static_cast<size_t>(kMaxDecodeLevels) * a->kernel_.num_blocks + num_units;
+  const size_t arrivals = RoundUp<size_t>((2 + num_units) * sizeof(uint32_t), 256);
   const size_t log8 = 256 * sizeof(float);
   const size_t states = RoundUp<size_t>(num_parts * a->rows_ * 2 * sizeof(float), 256);
   const size_t outs = num_parts * a->rows_ * c.head_dim * sizeof(float);
   TQ_ASSIGN_OR_RETURN(a->workspace_, DeviceBuffer::Allocate(arrivals + log8 + states + outs));
   TQ_RETURN_IF_ERROR(a->workspace_.Fill(0, stream));
   TQ_RETURN_IF_ERROR(a->workspace_.Upload(Log8Table(), log8, arrivals, stream));
-  TQ_ASSIGN_OR_RETURN(a->heads_, DeviceBuffer::Allocate(heads.size() * sizeof(DecodeHead)));
-  TQ_RETURN_IF_ERROR(
-      a->heads_.Upload(heads.data(), heads.size() * sizeof(DecodeHead), 0, stream));
+  const size_t head_bytes = heads.size() * sizeof(DecodeHead);
+  const size_t index_bytes = index.size() * sizeof(DecodeHeadIndex);
+  TQ_ASSIGN_OR_RETURN(a->heads_, DeviceBuffer::Allocate(head_bytes + index_bytes));
+  TQ_RETURN_IF_ERROR(a->heads_.Upload(heads.data(), head_bytes, 0, stream));
+  TQ_RETURN_IF_ERROR(a->heads_.Upload(index.data(), index_bytes, head_bytes, stream));
+  a->index_offset_ = head_bytes;
   TQ_RETURN_IF_ERROR(stream.Synchronize());
 
   std::byte* const base = a->workspace_.data();
-  p.arrivals = reinterpret_cast<uint32_t*>(base);
+  p.tickets = reinterpret_cast<uint32_t*>(base);
+  p.arrivals = p.tickets + 2;
   p.log8 = reinterpret_cast<const float*>(base + arrivals);
   p.partial_state = reinterpret_cast<float*>(base + arrivals + log8);
   p.partial_out = reinterpret_cast<float*>(base + arrivals + log8 + states);
@@ -180,8 +202,8 @@ Result<std::unique_ptr<DeviceAttention>> DeviceAttention::Create(
   p.num_row_groups = num_row_groups;
   p.io = config.io;
   const float log2e = std::numbers::log2e_v<float>;
-  p.scale = (config.scale > 0 ? config.scale : 1.f / std::sqrt(static_cast<float>(c.head_dim))) *
-            log2e;
+  p.scale =
+      (config.scale > 0 ? config.scale : 1.f / std::sqrt(static_cast<float>(c.head_dim))) * log2e;
   p.softcap = config.softcap * log2e;
   p.sliding_window = config.sliding_window;
   return a;
@@ -204,9 +226,12 @@ Status DeviceAttention::Run(int layer, const int32_t* sequences, int batch, cons
   p.side_stride = static_cast<uint32_t>(view.side_stride);
   p.open_stride = static_cast<uint32_t>(view.open_stride);
   p.heads = heads_.as<const DecodeHead>() + static_cast<size_t>(layer) * c.num_kv_heads;
+  p.head_index = reinterpret_cast<const DecodeHeadIndex*>(heads_.data() + index_offset_) +
+                 static_cast<size_t>(layer) * c.num_kv_heads;
   p.sealed_cost = costs.sealed_cost;
   p.open_cost = costs.open_cost;
-  p.min_block_cost = costs.min_block_cost;
+  p.min_range_cost = costs.min_range_cost;
+  p.min_level_cost = costs.min_level_cost;
   p.sequences = sequences;
   p.batch = batch;
   p.q = q;

@@ -17,8 +17,8 @@
 namespace tq {
 
 struct DeviceAttentionConfig {
-  int num_q_heads = 0;   // a multiple of num_kv_heads; head h reads KV head h / (ratio)
-  int num_tokens = 1;    // queries of each sequence: its last positions, 1 to 8
+  int num_q_heads = 0;  // a multiple of num_kv_heads; head h reads KV head h / (ratio)
+  int num_tokens = 1;   // queries of each sequence: its last positions, 1 to 8
   int max_batch = 1;
   DecodeIo io = DecodeIo::kF16;  // of queries and outputs
   float scale = 0;               // of the scores; 0 = 1 / sqrt(head_dim)
@@ -52,11 +52,12 @@ class DeviceAttention {
   DecodeParams params_;  // what all layers share
   struct Layer {
     uint32_t sealed_cost = 0, open_cost = 0;
-    int64_t min_block_cost = 0;
+    int64_t min_range_cost = 0, min_level_cost = 0;
   };
   std::vector<Layer> layers_;
-  DeviceBuffer heads_;      // DecodeHead [num_layers][num_kv_heads]
+  DeviceBuffer heads_;  // DecodeHead, then DecodeHeadIndex, [num_layers][num_kv_heads]
   DeviceBuffer workspace_;  // arrivals, log8 table, parts
+  size_t index_offset_ = 0;  // of the DecodeHeadIndex in heads_
 };
 
 // OK when the decode kernel reads this format at this head_dim; else kUnsupported, naming both.

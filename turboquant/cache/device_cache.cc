@@ -102,7 +102,15 @@ Status DeviceCache::Clear(int sequence, const DeviceStream& stream) {
   return UploadTables(sequence, stream);
 }
 
-// Slots for every form that the next queries of a sequence of `length` tokens read.
+bool DeviceCache::HasOpen(int64_t b, int64_t length) const {
+  const int64_t query_block = std::max<int64_t>(0, length - config().rollback_len) / kPageLen;
+  return b * kPageLen < length && rule().ReadsOpen(b, std::max(b, query_block));
+}
+
+bool DeviceCache::HasSealed(int64_t b, int64_t length) const {
+  return b * kPageLen < length && !rule().ReadsOpen(b, (length - 1) / kPageLen);
+}
+
 Status DeviceCache::TakeSlots(Sequence* s, int64_t length, const char* what) {
   if (length > options_.max_tokens) {
     return ResourceExhausted("device cache: ", what, " of ", length, " tokens; max_tokens is ",
@@ -110,17 +118,19 @@ Status DeviceCache::TakeSlots(Sequence* s, int64_t length, const char* what) {
   }
   const int64_t num_blocks = DivCeil<int64_t>(length, kPageLen);
   for (int64_t b = 0; b < num_blocks; ++b) {
-    const bool open = rule().ReadsOpen(b, (length - 1) / kPageLen);
-    std::vector<int32_t>& free = open ? free_open_ : free_sealed_;
-    int32_t& slot = open ? s->open[static_cast<size_t>(b)] : s->sealed[static_cast<size_t>(b)];
-    if (slot >= 0) continue;
-    if (free.empty()) {
-      return ResourceExhausted("device cache: ", what, " of ", length, " tokens needs more than the ",
-                               open ? options_.open_slots : options_.sealed_slots,
-                               open ? " open" : " sealed", " blocks there are");
+    for (const bool open : {false, true}) {
+      std::vector<int32_t>& free = open ? free_open_ : free_sealed_;
+      int32_t& slot = open ? s->open[static_cast<size_t>(b)] : s->sealed[static_cast<size_t>(b)];
+      if (slot >= 0 || !(open ? HasOpen(b, length) : HasSealed(b, length))) continue;
+      if (free.empty()) {
+        return ResourceExhausted("device cache: ", what, " of ", length,
+                                 " tokens needs more than the ",
+                                 open ? options_.open_slots : options_.sealed_slots,
+                                 open ? " open" : " sealed", " blocks there are");
+      }
+      slot = free.back();
+      free.pop_back();
     }
-    slot = free.back();
-    free.pop_back();
   }
   return OkStatus();
 }
@@ -143,12 +153,13 @@ Status DeviceCache::Import(const KvCache& from, SeqId seq, int to, const DeviceS
   for (int64_t b = 0; b * kPageLen < length; ++b) {
     const int32_t sealed_slot = s.sealed[static_cast<size_t>(b)];
     const int32_t open_slot = s.open[static_cast<size_t>(b)];
-    const std::byte* const source =
-        open_slot >= 0 ? from.OpenSlot(seq, b) : from.SealedSlot(seq, b);
-    if (source == nullptr) {
+    const std::byte* const open_source = from.OpenSlot(seq, b);
+    const std::byte* const sealed_source = from.SealedSlot(seq, b);
+    if ((open_slot >= 0 && open_source == nullptr) ||
+        (sealed_slot >= 0 && sealed_source == nullptr)) {
       TQ_RETURN_IF_ERROR(Clear(to, stream));
       return FailedPrecondition("device cache: block ", b, " of sequence ", seq,
-                                " lacks the form that the next query reads");
+                                " lacks a form that queries read");
     }
     for (int layer = 0; layer < config().num_layers; ++layer) {
       const LayerPart& part = layers_[static_cast<size_t>(layer)];
@@ -159,11 +170,13 @@ Status DeviceCache::Import(const KvCache& from, SeqId seq, int to, const DeviceS
         const KvCache::HeadLayout& l = layout(layer, h);
         const HeadView view = head(layer, h);
         if (open_slot >= 0) {
-          OpenToFragments(l.open, head_dim, source + l.open_offset, &open[view.open_offset]);
-        } else {
-          RecordToFragments(l.format, head_dim, source + l.record_offset,
+          OpenToFragments(l.open, head_dim, open_source + l.open_offset, &open[view.open_offset]);
+        }
+        if (sealed_slot >= 0) {
+          RecordToFragments(l.format, head_dim, sealed_source + l.record_offset,
                             &records[view.record_offset]);
-          std::copy_n(source + l.side_offset, SideInfoBytes(l.format), &sides[view.side_offset]);
+          std::copy_n(sealed_source + l.side_offset, SideInfoBytes(l.format),
+                      &sides[view.side_offset]);
         }
       }
       const auto at = [](size_t base, int32_t slot, size_t stride) {
@@ -172,7 +185,8 @@ Status DeviceCache::Import(const KvCache& from, SeqId seq, int to, const DeviceS
       if (open_slot >= 0) {
         TQ_RETURN_IF_ERROR(open_.Upload(open.data(), open.size(),
                                         at(part.open, open_slot, part.open_stride), stream));
-      } else {
+      }
+      if (sealed_slot >= 0) {
         TQ_RETURN_IF_ERROR(sealed_.Upload(records.data(), records.size(),
                                           at(part.sealed, sealed_slot, part.sealed_stride),
                                           stream));

@@ -33,6 +33,11 @@ class DeviceCache {
   const PrecisionRule& rule() const { return schema_->rule(); }
   const DeviceCacheOptions& options() const { return options_; }
 
+  // Forms of block b that a sequence of `length` tokens has: what its next query reads, and open
+  // rows rollback_len tokens longer, as in KvCache.
+  bool HasOpen(int64_t b, int64_t length) const;
+  bool HasSealed(int64_t b, int64_t length) const;
+
   // Replaces sequence `to` (0 to max_sequences - 1) by a copy of one of a CPU cache with equal
   // formats; waits. kResourceExhausted when slots run out, then `to` is empty.
   Status Import(const KvCache& from, SeqId seq, int to, const DeviceStream& stream);
