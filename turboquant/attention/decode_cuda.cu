@@ -283,7 +283,7 @@ struct Tile {
 };
 
 template <int kRows>
-__device__ Tile TileOf(const DecodeParams& p, int index) {
+__device__ __noinline__ Tile TileOf(const DecodeParams& p, int index) {
   const int tiles = p.num_tokens > 1 ? 2 : 1;
   Tile t;
   t.sequence = index / tiles;
@@ -323,33 +323,21 @@ __device__ __forceinline__ int64_t CostOf(const DecodeParams& p, const Tile& t) 
                              static_cast<int64_t>(t.num_sealed) * p.sealed_cost);
 }
 
-// Ranges of work, in the order of the work. Every thread block has one range of each level; those
-// of the first level are half of all work and fixed, later ones are halves of the rest and taken by
-// whichever block is ready. What a range is does not depend on who takes it.
+// The work of the batch, cut into one range for each thread block.
 struct Ranges {
   int64_t total = 0;
-  int count = 0;  // of a level
-  int levels = 0;
+  int count = 0;
+  double step = 0;  // total / count; 64-bit divisions would take microseconds
 
-  __device__ __forceinline__ int num() const { return count * levels; }
-  __device__ __forceinline__ int Cut(int level) const {  // in 1/64 of the work
-    return level == levels ? 64 : 64 - (64 >> level);
-  }
-  __device__ int64_t Begin(int range) const {
-    const int level = range / count, i = range % count;
-    if (level == levels) return total;
-    return total * (static_cast<int64_t>(Cut(level)) * count + i * (Cut(level + 1) - Cut(level))) /
-           (64 * static_cast<int64_t>(count));
+  // Does not fall with `range`, and is the same wherever it is asked for.
+  __device__ __forceinline__ int64_t Begin(int range) const {
+    return range >= count ? total : static_cast<int64_t>(range * step);
   }
   // The range in which cost x lies.
-  __device__ int Of(int64_t x) const {
-    int level = levels - 1;
-    while (level > 0 && x * 64 < total * Cut(level)) --level;
-    const int64_t i =
-        (x * 64 - total * Cut(level)) * count / (total * (Cut(level + 1) - Cut(level)));
-    int range = level * count + static_cast<int>(min(i, static_cast<int64_t>(count - 1)));
+  __device__ __forceinline__ int Of(int64_t x) const {
+    int range = min(static_cast<int>(static_cast<double>(x) / step), count - 1);
     while (range > 0 && Begin(range) > x) --range;
-    while (range + 1 < num() && Begin(range + 1) <= x) ++range;
+    while (range + 1 < count && Begin(range + 1) <= x) ++range;
     return range;
   }
 };
@@ -361,14 +349,11 @@ struct Unit {
   int64_t begin = 0, cost = 0;
   // The first item that starts at or behind `x` of the order of the work.
   __device__ __forceinline__ int ItemAt(const DecodeHeadIndex& h, int64_t x) const {
-    x -= begin;
-    if (x <= 0) return 0;
-    const int64_t open = static_cast<int64_t>(tile.num_open_items) * h.open_cost;
-    // Costs of one unit fit 32 bits many times over; its items are counted in 32.
-    if (x <= open) return static_cast<int>((x + h.open_cost - 1) / h.open_cost);
-    const int64_t sealed = (x - open + h.sealed_cost - 1) / h.sealed_cost;
-    return tile.num_open_items +
-           static_cast<int>(min(sealed, static_cast<int64_t>(tile.num_sealed)));
+    if (x <= begin) return 0;
+    const auto in = static_cast<uint32_t>(min(x - begin, cost));
+    const uint32_t open = static_cast<uint32_t>(tile.num_open_items) * h.open_cost;
+    if (in <= open) return static_cast<int>((in + h.open_cost - 1) / h.open_cost);
+    return tile.num_open_items + static_cast<int>((in - open + h.sealed_cost - 1) / h.sealed_cost);
   }
   __device__ __forceinline__ int64_t LastItem(const DecodeHeadIndex& h) const {
     const int64_t open = static_cast<int64_t>(tile.num_open_items) * h.open_cost;
@@ -430,8 +415,9 @@ __device__ Unit FindUnit(const DecodeParams& p, const DecodeHeadIndex* index, in
   }
   u.begin = head_begin(u.head);
   u.SetCost(index[u.head]);
-  u.row_group = static_cast<int>(
-      min((x - u.begin) / u.cost, static_cast<int64_t>(u.tile.num_row_groups - 1)));
+  while (u.row_group + 1 < u.tile.num_row_groups && x >= u.begin + (u.row_group + 1) * u.cost) {
+    ++u.row_group;
+  }
   u.begin += u.row_group * u.cost;
   return u;
 }
@@ -522,8 +508,7 @@ struct alignas(16) Shared {
   int start[4];                             // SumStart
   bool is_last, has_more;
   Ranges ranges;
-  int range;  // at hand, and its unit
-  Unit unit;
+  Unit unit;                  // at hand
   int first_part, num_parts;  // of the unit
   DecodeHead head;
 };
@@ -749,16 +734,17 @@ __device__ void OpenItem(const DecodeParams& p, const Unit& u, const DecodeHead&
 // Copies a record of chunks x 512 bytes and then the lanes below `tail` x 16 bytes: one instruction
 // for each 512 bytes. `to` and `from` are the lane's.
 __device__ __forceinline__ void CopyRecord(uint32_t to, const uint8_t* from, int chunks,
-                                           bool tail) {
-  if (tail) ptx::CopyAsync16(to + chunks * 512, from + chunks * 512);
+                                           bool tail, uint64_t policy) {
+  if (tail) ptx::CopyAsync16(to + chunks * 512, from + chunks * 512, policy);
   switch (chunks) {
-#define TQ_CHUNK(n)                                             \
-  case n:                                                       \
-    ptx::CopyAsync16(to + (n - 1) * 512, from + (n - 1) * 512); \
+#define TQ_CHUNK(n)                                                     \
+  case n:                                                               \
+    ptx::CopyAsync16(to + (n - 1) * 512, from + (n - 1) * 512, policy); \
     [[fallthrough]];
 #define TQ_CHUNKS(n) TQ_CHUNK(n + 4) TQ_CHUNK(n + 3) TQ_CHUNK(n + 2) TQ_CHUNK(n + 1)
     TQ_CHUNKS(28)
-    TQ_CHUNKS(24) TQ_CHUNKS(20) TQ_CHUNKS(16) TQ_CHUNKS(12) TQ_CHUNKS(8) TQ_CHUNKS(4) TQ_CHUNKS(0)
+    TQ_CHUNKS(24)
+    TQ_CHUNKS(20) TQ_CHUNKS(16) TQ_CHUNKS(12) TQ_CHUNKS(8) TQ_CHUNKS(4) TQ_CHUNKS(0)
 #undef TQ_CHUNKS
 #undef TQ_CHUNK
         default : break;
@@ -940,7 +926,7 @@ __device__ void MergeParts(const DecodeParams& p, const Unit& u, const uint32_t*
           l = fmaf(weight, s.y, l);
         }
         const int n = min(32, (count - base + share - 1) / share);
-#pragma unroll 8
+#pragma unroll 16
         for (int k = 0; k < n; ++k) {
           const float w = __shfl_sync(kAllLanes, weight, k);
           const float* part =
@@ -991,209 +977,194 @@ __global__ void __launch_bounds__(32 * kDecodeWarps, kMinBlocks)
   if (warp == 0) {
     Ranges ranges;
     ranges.total = TotalCost<kRows>(p, num_tiles, lane);
-    ranges.count = static_cast<int>(
-        min(static_cast<int64_t>(gridDim.x), max(int64_t{1}, ranges.total / p.min_range_cost)));
-    ranges.levels = 1;
-    while (ranges.levels < kMaxDecodeLevels &&
-           (ranges.total >> ranges.levels) / ranges.count >= p.min_level_cost) {
-      ++ranges.levels;
-    }
-    if (lane == 0) sh.ranges = ranges, sh.range = blockIdx.x;
+    const double total = static_cast<double>(ranges.total);
+    ranges.count =
+        max(1, static_cast<int>(min(static_cast<double>(gridDim.x), total / p.min_range_cost)));
+    ranges.step = total / ranges.count;
+    if (lane == 0) sh.ranges = ranges;
   }
   __syncthreads();
-  if (sh.range >= sh.ranges.count || sh.ranges.total == 0) return;
+  const int me = blockIdx.x;
+  if (me >= sh.ranges.count || sh.ranges.total == 0) return;
   const Unit& u = sh.unit;
   const DecodeHead& head = sh.head;
-  while (true) {  // ranges
-    const int64_t my_begin = sh.ranges.Begin(sh.range), my_end = sh.ranges.Begin(sh.range + 1);
-    if (warp == 0) {
-      const Unit found = FindUnit<kRows>(p, index, num_tiles, my_begin, lane);
-      if (lane == 0) sh.unit = found;
-    }
-    __syncthreads();
-    while (true) {  // units
-      const DecodeHeadIndex& at = index[u.head];
-      const int begin = u.ItemAt(at, my_begin);
-      const int end = u.ItemAt(at, my_end);
-      if (begin < end) {
-        // Sealed pages go to the warps in turn, behind the open items.
-        const int num_open = u.tile.num_open_items;
-        int item = begin + warp;
-        while (item < min(end, num_open)) item += kDecodeWarps;
-        const int to_block = u.tile.first_sealed - num_open;  // item -> block
-        int block = item + to_block;
-        const int end_block = end + to_block;
-        const int32_t* const table =
-            p.sealed_table + static_cast<int64_t>(p.sequences[u.tile.sequence]) * p.table_stride;
-        const auto id_of = [&](int b) -> uint32_t { return b < end_block ? table[b] : 0; };
-        const uint8_t* const records = Keep(p.sealed + at.record_offset + lane * 16);
-        const int chunks = at.record_bytes / 512;
-        const bool tail = lane * 16 < at.record_bytes % 512;
-        uint32_t stage = ptx::SharedAddress(ring) + lane * 16;  // of the next copy
-        const uint32_t other_stage = stage ^ (stage + p.stage_bytes);
-        // Empty groups too: copies complete in the order of their groups.
-        const auto issue = [&](int b, uint32_t id) {
-          if (b < end_block) {
-            CopyRecord(stage, records + static_cast<uint64_t>(id) * p.sealed_stride, chunks, tail);
-          }
-          ptx::CopyAsyncCommit();
-          stage ^= other_stage;
-        };
-        uint32_t ids[2] = {id_of(block), id_of(block + kDecodeWarps)};
-        issue(block, ids[0]);
-        issue(block + kDecodeWarps, ids[1]);
-        static_assert(sizeof(DecodeHead) / 4 <= 32 * kDecodeWarps, "a word a thread");
-        if (threadIdx.x < sizeof(DecodeHead) / 4) {
-          reinterpret_cast<uint32_t*>(&sh.head)[threadIdx.x] =
-              reinterpret_cast<const uint32_t*>(&p.heads[u.head])[threadIdx.x];
+  const int64_t my_begin = sh.ranges.Begin(me), my_end = sh.ranges.Begin(me + 1);
+  if (warp == 0) {
+    const Unit found = FindUnit<kRows>(p, index, num_tiles, my_begin, lane);
+    if (lane == 0) sh.unit = found;
+  }
+  __syncthreads();
+  while (true) {  // units
+    const DecodeHeadIndex& at = index[u.head];
+    const int begin = u.ItemAt(at, my_begin);
+    const int end = u.ItemAt(at, my_end);
+    if (begin < end) {
+      // Sealed pages go to the warps in turn, behind the open items.
+      const int num_open = u.tile.num_open_items;
+      int item = begin + warp;
+      while (item < min(end, num_open)) item += kDecodeWarps;
+      const int to_block = u.tile.first_sealed - num_open;  // item -> block
+      int block = item + to_block;
+      const int end_block = end + to_block;
+      const int32_t* const table =
+          p.sealed_table + static_cast<int64_t>(p.sequences[u.tile.sequence]) * p.table_stride;
+      const auto id_of = [&](int b) -> uint32_t { return b < end_block ? table[b] : 0; };
+      const uint8_t* const records = Keep(p.sealed + at.record_offset + lane * 16);
+      const int chunks = at.record_bytes / 512;
+      const uint64_t policy = ptx::ReadOncePolicy();
+      const bool tail = lane * 16 < at.record_bytes % 512;
+      uint32_t stage = ptx::SharedAddress(ring) + lane * 16;  // of the next copy
+      const uint32_t other_stage = stage ^ (stage + p.stage_bytes);
+      // Empty groups too: copies complete in the order of their groups.
+      const auto issue = [&](int b, uint32_t id) {
+        if (b < end_block) {
+          CopyRecord(stage, records + static_cast<uint64_t>(id) * p.sealed_stride, chunks, tail,
+                     policy);
         }
-        if (threadIdx.x == blockDim.x - 1) {
-          sh.first_part = sh.ranges.Of(u.begin);
-          sh.num_parts = sh.ranges.Of(u.LastItem(at)) - sh.first_part + 1;
+        ptx::CopyAsyncCommit();
+        stage ^= other_stage;
+      };
+      uint32_t ids[2] = {id_of(block), id_of(block + kDecodeWarps)};
+      issue(block, ids[0]);
+      issue(block + kDecodeWarps, ids[1]);
+      static_assert(sizeof(DecodeHead) / 4 <= 32 * kDecodeWarps, "a word a thread");
+      if (threadIdx.x < sizeof(DecodeHead) / 4) {
+        reinterpret_cast<uint32_t*>(&sh.head)[threadIdx.x] =
+            reinterpret_cast<const uint32_t*>(&p.heads[u.head])[threadIdx.x];
+      }
+      if (threadIdx.x == blockDim.x - 1) {
+        sh.first_part = sh.ranges.Of(u.begin);
+        sh.num_parts = sh.ranges.Of(u.LastItem(at)) - sh.first_part + 1;
+      }
+      __syncthreads();
+      const uint8_t* const sides = Keep(p.sides + head.side_offset);
+      // Ids behind the end are 0: a valid slot.
+      const auto side = [&](uint32_t id) {
+        return __ldg(
+            reinterpret_cast<const uint32_t*>(sides + static_cast<uint64_t>(id) * p.side_stride));
+      };
+      PrepareQueries<kDim, kTiles>(p, u, &sh, warp, lane);
+      __syncthreads();
+      State<kDim, kTiles> state;
+      state.Reset();
+      Queries<kDim, kTiles> q;
+      if (begin < num_open) {
+        LoadQueries<kDim, kTiles>(sh.row_digits, sh.row_scale, nullptr, lane, &q);
+        for (int i = begin + warp; i < min(end, num_open); i += kDecodeWarps) {
+          OpenItem<kDim, kTiles>(p, u, head, i, q, lane, &state);
         }
-        __syncthreads();
-        const uint8_t* const sides = Keep(p.sides + head.side_offset);
-        // Ids behind the end are 0: a valid slot.
-        const auto side = [&](uint32_t id) {
-          return __ldg(
-              reinterpret_cast<const uint32_t*>(sides + static_cast<uint64_t>(id) * p.side_stride));
-        };
-        PrepareQueries<kDim, kTiles>(p, u, &sh, warp, lane);
-        __syncthreads();
-        State<kDim, kTiles> state;
-        state.Reset();
-        Queries<kDim, kTiles> q;
-        if (begin < num_open) {
-          LoadQueries<kDim, kTiles>(sh.row_digits, sh.row_scale, nullptr, lane, &q);
-          for (int i = begin + warp; i < min(end, num_open); i += kDecodeWarps) {
-            OpenItem<kDim, kTiles>(p, u, head, i, q, lane, &state);
-          }
-        }
-        LoadQueries<kDim, kTiles>(sh.code_digits, sh.code_scale, sh.code_offset, lane, &q);
-        SumStart start;
-        *reinterpret_cast<int4*>(start.values) = *reinterpret_cast<const int4*>(sh.start);
-        PageLayout layout;
-        layout.k_scales = head.k_scales + 2 * lane;
-        layout.v_scales = head.v_scales + 2 * lane;
-        layout.v_codes = head.v_codes;
-        layout.k_kind = head.k_kind;
-        layout.v_kind = head.v_kind;
-        layout.v_factor =
-            head.p_limit *
-            (head.v_kind == DecodeCodes::kInPlace2 && lane % 2 == 0 ? kInPlaceFactor : 1.f);
-        layout.p_unit = head.p_unit;
-        layout.v_offset = head.v_offset;
-        layout.k_table = head.k_table;
-        layout.v_table = head.v_table;
-        uint32_t bases = side(ids[0]);
-        uint32_t next = id_of(block + 2 * kDecodeWarps);
-        const uint8_t* page = ring;
-        const uint8_t* other_page = ring + p.stage_bytes;
-        for (; block < end_block; block += kDecodeWarps) {
-          const uint32_t next_bases = side(ids[1]);
-          const uint32_t after = id_of(block + 3 * kDecodeWarps);
-          layout.special = p.softcap > 0 || (p.sliding_window > 0 &&
-                                             block * kPageLen < u.tile.lowest + p.num_tokens);
-          ptx::CopyAsyncWait<1>();
-          __syncwarp();
-          SealedPage<kDim, kTiles>(p, u, layout, page, bases, block, start, sh.log8, q,
-                                   sh.scales[warp], lane, &state);
-          __syncwarp();
-          issue(block + 2 * kDecodeWarps, next);
-          bases = next_bases;
-          ids[1] = next;
-          next = after;
-          const uint8_t* const swap = page;
-          page = other_page;
-          other_page = swap;
-        }
-        ptx::CopyAsyncWait<0>();
+      }
+      LoadQueries<kDim, kTiles>(sh.code_digits, sh.code_scale, sh.code_offset, lane, &q);
+      SumStart start;
+      *reinterpret_cast<int4*>(start.values) = *reinterpret_cast<const int4*>(sh.start);
+      PageLayout layout;
+      layout.k_scales = head.k_scales + 2 * lane;
+      layout.v_scales = head.v_scales + 2 * lane;
+      layout.v_codes = head.v_codes;
+      layout.k_kind = head.k_kind;
+      layout.v_kind = head.v_kind;
+      layout.v_factor =
+          head.p_limit *
+          (head.v_kind == DecodeCodes::kInPlace2 && lane % 2 == 0 ? kInPlaceFactor : 1.f);
+      layout.p_unit = head.p_unit;
+      layout.v_offset = head.v_offset;
+      layout.k_table = head.k_table;
+      layout.v_table = head.v_table;
+      uint32_t bases = side(ids[0]);
+      uint32_t next = id_of(block + 2 * kDecodeWarps);
+      const uint8_t* page = ring;
+      const uint8_t* other_page = ring + p.stage_bytes;
+      for (; block < end_block; block += kDecodeWarps) {
+        const uint32_t next_bases = side(ids[1]);
+        const uint32_t after = id_of(block + 3 * kDecodeWarps);
+        layout.special = p.softcap > 0 ||
+                         (p.sliding_window > 0 && block * kPageLen < u.tile.lowest + p.num_tokens);
+        ptx::CopyAsyncWait<1>();
         __syncwarp();
-        // The ring is empty now: it takes the warps' states.
-        float* mine = reinterpret_cast<float*>(ring);
-        const int r = lane / 4, c = lane % 4;
+        SealedPage<kDim, kTiles>(p, u, layout, page, bases, block, start, sh.log8, q,
+                                 sh.scales[warp], lane, &state);
+        __syncwarp();
+        issue(block + 2 * kDecodeWarps, next);
+        bases = next_bases;
+        ids[1] = next;
+        next = after;
+        const uint8_t* const swap = page;
+        page = other_page;
+        other_page = swap;
+      }
+      ptx::CopyAsyncWait<0>();
+      __syncwarp();
+      // The ring is empty now: it takes the warps' states.
+      float* mine = reinterpret_cast<float*>(ring);
+      const int r = lane / 4, c = lane % 4;
 #pragma unroll
-        for (int n = 0; n < kTiles; ++n) {
-          const float l = RowSum(state.l[n]);
-          const float z = RowSum(state.z[n]) * head.v_offset;
-          if (r == 0) sh.m[warp][4 * n + c] = state.m[n], sh.l[warp][4 * n + c] = l;
+      for (int n = 0; n < kTiles; ++n) {
+        const float l = RowSum(state.l[n]);
+        const float z = RowSum(state.z[n]) * head.v_offset;
+        if (r == 0) sh.m[warp][4 * n + c] = state.m[n], sh.l[warp][4 * n + c] = l;
 #pragma unroll
-          for (int m = 0; m < kDim / 16; ++m) {
-            mine[(4 * n + c) * kStateStride<kDim> + 16 * m + r] = state.o[n][m][0] - z;
-            mine[(4 * n + c) * kStateStride<kDim> + 16 * m + r + 8] = state.o[n][m][1] - z;
+        for (int m = 0; m < kDim / 16; ++m) {
+          mine[(4 * n + c) * kStateStride<kDim> + 16 * m + r] = state.o[n][m][0] - z;
+          mine[(4 * n + c) * kStateStride<kDim> + 16 * m + r + 8] = state.o[n][m][1] - z;
+        }
+      }
+      __syncthreads();
+      const int num_parts = sh.num_parts;
+      const int unit_index =
+          (u.tile_index * p.num_kv_heads + u.head) * p.num_row_groups + u.row_group;
+      // Unique: both grow along the work.
+      const int64_t slot = static_cast<int64_t>(me) + unit_index;
+      for (int row = warp; row < kRows; row += kDecodeWarps) {
+        float top = sh.m[0][row];
+#pragma unroll
+        for (int w = 1; w < kDecodeWarps; ++w) top = fmaxf(top, sh.m[w][row]);
+        float l = 0, o[kEach] = {};
+#pragma unroll
+        for (int w = 0; w < kDecodeWarps; ++w) {
+          const float weight = ptx::Exp2(sh.m[w][row] - top);
+          l = fmaf(weight, sh.l[w][row], l);
+          const float* part = reinterpret_cast<const float*>(rings + w * 2 * p.stage_bytes) +
+                              row * kStateStride<kDim> + lane * kEach;
+#pragma unroll
+          for (int i = 0; i < kEach; ++i) o[i] = fmaf(weight, part[i], o[i]);
+        }
+        if (num_parts == 1) {
+          WriteRow<kDim>(p, u, head.v_signs, kRows, row, l, o, lane);
+        } else {
+          float* part = p.partial_out + (slot * kRows + row) * kDim + lane * kEach;
+#pragma unroll
+          for (int i = 0; i < kEach; i += 2) {
+            __stcg(reinterpret_cast<float2*>(part + i), make_float2(o[i], o[i + 1]));
           }
+          if (lane == 0) {
+            __stcg(reinterpret_cast<float2*>(p.partial_state) + slot * kRows + row,
+                   make_float2(top, l));
+          }
+        }
+      }
+      if (num_parts > 1) {
+        __threadfence();
+        __syncthreads();
+        if (threadIdx.x == 0) {
+          const uint32_t before =
+              atomicInc(&p.arrivals[unit_index], static_cast<uint32_t>(num_parts - 1));
+          sh.is_last = before == static_cast<uint32_t>(num_parts - 1);
         }
         __syncthreads();
-        const int num_parts = sh.num_parts;
-        const int unit_index =
-            (u.tile_index * p.num_kv_heads + u.head) * p.num_row_groups + u.row_group;
-        // Unique: both grow along the work.
-        const int64_t slot = static_cast<int64_t>(sh.range) + unit_index;
-        for (int row = warp; row < kRows; row += kDecodeWarps) {
-          float top = sh.m[0][row];
-#pragma unroll
-          for (int w = 1; w < kDecodeWarps; ++w) top = fmaxf(top, sh.m[w][row]);
-          float l = 0, o[kEach] = {};
-#pragma unroll
-          for (int w = 0; w < kDecodeWarps; ++w) {
-            const float weight = ptx::Exp2(sh.m[w][row] - top);
-            l = fmaf(weight, sh.l[w][row], l);
-            const float* part = reinterpret_cast<const float*>(rings + w * 2 * p.stage_bytes) +
-                                row * kStateStride<kDim> + lane * kEach;
-#pragma unroll
-            for (int i = 0; i < kEach; ++i) o[i] = fmaf(weight, part[i], o[i]);
-          }
-          if (num_parts == 1) {
-            WriteRow<kDim>(p, u, head.v_signs, kRows, row, l, o, lane);
-          } else {
-            float* part = p.partial_out + (slot * kRows + row) * kDim + lane * kEach;
-#pragma unroll
-            for (int i = 0; i < kEach; i += 2) {
-              __stcg(reinterpret_cast<float2*>(part + i), make_float2(o[i], o[i + 1]));
-            }
-            if (lane == 0) {
-              __stcg(reinterpret_cast<float2*>(p.partial_state) + slot * kRows + row,
-                     make_float2(top, l));
-            }
-          }
-        }
-        if (num_parts > 1) {
+        if (sh.is_last) {
           __threadfence();
-          __syncthreads();
-          if (threadIdx.x == 0) {
-            const uint32_t before =
-                atomicInc(&p.arrivals[unit_index], static_cast<uint32_t>(num_parts - 1));
-            sh.is_last = before == static_cast<uint32_t>(num_parts - 1);
-          }
-          __syncthreads();
-          if (sh.is_last) {
-            __threadfence();
-            MergeParts<kDim, kTiles>(p, u, head.v_signs,
-                                     static_cast<int64_t>(sh.first_part) + unit_index, num_parts,
-                                     warp, lane, reinterpret_cast<float(*)[kDim]>(rings), &sh);
-          }
+          MergeParts<kDim, kTiles>(p, u, head.v_signs,
+                                   static_cast<int64_t>(sh.first_part) + unit_index, num_parts,
+                                   warp, lane, reinterpret_cast<float(*)[kDim]>(rings), &sh);
         }
-        __syncthreads();
       }
-      if (u.begin + u.cost >= my_end) break;
       __syncthreads();
-      if (threadIdx.x == 0) sh.has_more = NextUnit<kRows>(p, index, num_tiles, &sh.unit);
-      __syncthreads();
-      if (!sh.has_more) break;
     }
-    if (sh.ranges.levels == 1) break;
+    if (u.begin + u.cost >= my_end) break;
     __syncthreads();
-    if (threadIdx.x == 0)
-      sh.range = sh.ranges.count + static_cast<int>(atomicAdd(&p.tickets[0], 1u));
+    if (threadIdx.x == 0) sh.has_more = NextUnit<kRows>(p, index, num_tiles, &sh.unit);
     __syncthreads();
-    if (sh.range >= sh.ranges.num()) {
-      // The last block to leave makes the tickets ready for the next launch.
-      if (threadIdx.x == 0) {
-        const uint32_t last = static_cast<uint32_t>(sh.ranges.count - 1);
-        if (atomicInc(&p.tickets[1], last) == last) p.tickets[0] = 0;
-      }
-      break;
-    }
+    if (!sh.has_more) break;
   }
 }
 

@@ -9,7 +9,6 @@ namespace tq {
 
 inline constexpr int kMaxDecodeDim = 256;
 inline constexpr int kDecodeWarps = 4;  // of a thread block
-inline constexpr int kMaxDecodeLevels = 6;
 // A level table of up to 16 bytes as a byte permute wants it; see decode_cuda.cu.
 struct DecodeTable {
   uint32_t words[4] = {};
@@ -74,14 +73,11 @@ struct DecodeParams {
   float softcap = 0;        // times log2(e); 0: none
   int32_t sliding_window = 0;  // tokens that a query sees, itself included; 0: all
   // Parts of units (sequence, tile, head, row group) that more than one thread block works on.
-  float* partial_out = nullptr;    // [kMaxDecodeLevels * num_blocks + num_units][rows][head_dim]
+  float* partial_out = nullptr;    // [num_blocks + num_units][rows][head_dim]
   float* partial_state = nullptr;  // the same parts, [rows][m, l]
-  // All 0 between launches: [num_units] of the parts of a unit, and two of the ranges of work.
-  uint32_t* arrivals = nullptr;
-  uint32_t* tickets = nullptr;
+  uint32_t* arrivals = nullptr;    // [num_units], all 0 between launches
   uint32_t stage_bytes = 0;          // of a warp's ring, a multiple of 128
   int64_t min_range_cost = 0;  // of a range: no less than an item costs
-  int64_t min_level_cost = 0;  // of the ranges that are handed out late
 };
 
 // Rows that a thread block works on at once: query tokens x query heads of one KV head.

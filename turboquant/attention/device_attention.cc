@@ -148,8 +148,6 @@ Result<std::unique_ptr<DeviceAttention>> DeviceAttention::Create(
       // Every warp of a thread block has at least a page; and no range is shorter than an item.
       costs.min_range_cost =
           std::max<int64_t>({costs.min_range_cost, kDecodeWarps * i.sealed_cost, 2 * i.open_cost});
-      costs.min_level_cost =
-          std::max<int64_t>(costs.min_level_cost, 8 * kDecodeWarps * i.sealed_cost);
     }
     a->layers_.push_back(costs);
   }
@@ -167,9 +165,8 @@ Result<std::unique_ptr<DeviceAttention>> DeviceAttention::Create(
       PrepareDecodeKernel(c.head_dim, a->rows_, p.stage_bytes, c.num_kv_heads, &a->kernel_));
   const size_t num_units = static_cast<size_t>(config.max_batch) * (config.num_tokens > 1 ? 2 : 1) *
                            c.num_kv_heads * num_row_groups;
-  const size_t num_parts =
-      static_cast<size_t>(kMaxDecodeLevels) * a->kernel_.num_blocks + num_units;
-  const size_t arrivals = RoundUp<size_t>((2 + num_units) * sizeof(uint32_t), 256);
+  const size_t num_parts = static_cast<size_t>(a->kernel_.num_blocks) + num_units;
+  const size_t arrivals = RoundUp<size_t>(num_units * sizeof(uint32_t), 256);
   const size_t log8 = 256 * sizeof(float);
   const size_t states = RoundUp<size_t>(num_parts * a->rows_ * 2 * sizeof(float), 256);
   const size_t outs = num_parts * a->rows_ * c.head_dim * sizeof(float);
@@ -185,8 +182,7 @@ Result<std::unique_ptr<DeviceAttention>> DeviceAttention::Create(
   TQ_RETURN_IF_ERROR(stream.Synchronize());
 
   std::byte* const base = a->workspace_.data();
-  p.tickets = reinterpret_cast<uint32_t*>(base);
-  p.arrivals = p.tickets + 2;
+  p.arrivals = reinterpret_cast<uint32_t*>(base);
   p.log8 = reinterpret_cast<const float*>(base + arrivals);
   p.partial_state = reinterpret_cast<float*>(base + arrivals + log8);
   p.partial_out = reinterpret_cast<float*>(base + arrivals + log8 + states);
@@ -231,7 +227,6 @@ Status DeviceAttention::Run(int layer, const int32_t* sequences, int batch, cons
   p.sealed_cost = costs.sealed_cost;
   p.open_cost = costs.open_cost;
   p.min_range_cost = costs.min_range_cost;
-  p.min_level_cost = costs.min_level_cost;
   p.sequences = sequences;
   p.batch = batch;
   p.q = q;

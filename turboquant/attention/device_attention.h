@@ -52,7 +52,7 @@ class DeviceAttention {
   DecodeParams params_;  // what all layers share
   struct Layer {
     uint32_t sealed_cost = 0, open_cost = 0;
-    int64_t min_range_cost = 0, min_level_cost = 0;
+    int64_t min_range_cost = 0;
   };
   std::vector<Layer> layers_;
   DeviceBuffer heads_;  // DecodeHead, then DecodeHeadIndex, [num_layers][num_kv_heads]
