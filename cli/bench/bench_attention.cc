@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "cli/bench/bench.h"
+#include "cli/bench/device_attention_bench.h"
 #include "cli/bench/measure.h"
 #include "cli/bench/synthetic_cache.h"
 #include "cli/table.h"
@@ -21,12 +22,14 @@ namespace {
 
 constexpr char kDefaultFormats[] =
     "f16,bf16,fp8,k8v8,k8v4,k6v5,k4v4,k4v4-group32,k3v3,k3v2,k3v2-trellis,k2v2";
+constexpr char kDefaultDeviceFormats[] = "k4v4,k3v3,k3v2,k2v2";
 // Layers of one cache: more memory than that is made of more sequences.
 constexpr size_t kMostLayers = 32;
 
 struct AttentionFlags {
   OutputFlags output;
-  std::string kv = kDefaultFormats, head_dims = "64,128,256", groups = "1,3,4,8", depths = "8k";
+  std::string device = "cpu", batches = "1";
+  std::string kv, head_dims = "64,128,256", groups = "1,3,4,8", depths = "8k";
   std::string working_set = "128MiB";
   int kv_heads = 4, threads = 0, runs = 5;
   double bandwidth = 0;
@@ -34,7 +37,7 @@ struct AttentionFlags {
 
 struct Plan {
   std::vector<HeadFormat> formats;
-  std::vector<int64_t> head_dims, groups, depths;
+  std::vector<int64_t> head_dims, groups, depths, batches;
   size_t working_set = 0;
 };
 
@@ -62,10 +65,14 @@ Result<Plan> MakePlan(const AttentionFlags& flags) {
     return InvalidArgument("--bandwidth ", flags.bandwidth, " GB/s is outside 0..1000000");
   }
   Plan plan;
-  if (flags.kv == "all") {
+  const bool on_device = flags.device == "cuda";
+  const std::string kv = !flags.kv.empty() ? flags.kv
+                         : on_device       ? kDefaultDeviceFormats
+                                           : kDefaultFormats;
+  if (kv == "all") {
     TQ_ASSIGN_OR_RETURN(plan.formats, AllFormats());
   } else {
-    for (const std::string& name : SplitList(flags.kv, ',')) {
+    for (const std::string& name : SplitList(kv, ',')) {
       const Result<HeadFormat> format = ParsePreset(name);
       if (!format.ok()) return format.status().WithContext("--kv");
       plan.formats.push_back(*format);
@@ -74,6 +81,11 @@ Result<Plan> MakePlan(const AttentionFlags& flags) {
   TQ_ASSIGN_OR_RETURN(plan.head_dims,
                       ParseCounts("--head-dim", flags.head_dims, kMinHeadDim, kMaxHeadDim));
   TQ_ASSIGN_OR_RETURN(plan.groups, ParseCounts("--group", flags.groups, 1, 128));
+  TQ_ASSIGN_OR_RETURN(plan.batches, ParseCounts("--batch", flags.batches, 1, 4096));
+  if (!on_device && plan.batches != std::vector<int64_t>{1}) {
+    return InvalidArgument("--batch ", flags.batches,
+                           " is measured with --device cuda only; leave it at 1");
+  }
   TQ_ASSIGN_OR_RETURN(plan.depths, ParseCounts("--depth", flags.depths, 1, int64_t{1} << 24));
   const Result<size_t> size = ParseSize(flags.working_set);
   if (!size.ok()) return size.status().WithContext("--working-set");
@@ -314,6 +326,9 @@ Command AddBenchAttention(CLI::App& app) {
   CLI::App* command =
       AddCommand(app, "attention", "The decode attention of one layer alone, by format and shape",
                  "tq bench attention --kv f16,k4v4,k3v2 --head-dim 64 --group 3 --depth 1k,8k");
+  command->add_option("--device", flags->device, "cpu or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  command->add_option("--batch", flags->batches, "Sequences of one call, a list; cuda only");
   auto flags = std::make_shared<AttentionFlags>();
   command->add_option("--kv", flags->kv, "Presets, or all: every registered pair of K and V");
   command->add_option("--head-dim", flags->head_dims, "Channels of a head, a list");
@@ -329,6 +344,12 @@ Command AddBenchAttention(CLI::App& app) {
   flags->output.Add(command);
   return {"attention", [flags]() -> Result<int> {
             TQ_ASSIGN_OR_RETURN(Plan plan, MakePlan(*flags));
+            if (flags->device == "cuda") {
+              return RunDeviceAttentionBench(
+                  {plan.formats, plan.head_dims, plan.groups, plan.depths, plan.batches,
+                   flags->kv_heads, flags->runs},
+                  flags->output);
+            }
             return AttentionBench(*flags, std::move(plan)).Run();
           }};
 }

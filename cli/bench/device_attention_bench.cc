@@ -1,7 +1,14 @@
 #include "cli/bench/device_attention_bench.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "cli/bench/device_read.h"
+#include "cli/bench/measure.h"
+#include "cli/table.h"
 
 namespace tq::cli {
 namespace {
@@ -76,10 +83,9 @@ Result<DeviceAttentionTime> MeasureDeviceAttention(const DeviceAttentionCase& c,
   {
     TQ_ASSIGN_OR_RETURN(const auto schema, KvCache::Create(ConfigOf(c, 1)));
     one = FormsOf(schema->rule(), c.depth);
-    time.bytes_per_layer =
-        static_cast<size_t>(c.batch) *
-        (static_cast<size_t>(one.sealed) * schema->sealed_slot_bytes() +
-         static_cast<size_t>(one.open) * schema->open_slot_bytes());
+    time.bytes_per_layer = static_cast<size_t>(c.batch) *
+                           (static_cast<size_t>(one.sealed) * schema->sealed_slot_bytes() +
+                            static_cast<size_t>(one.open) * schema->open_slot_bytes());
   }
   time.layers = static_cast<int>(
       std::clamp<size_t>(DivCeil<size_t>(6 * info.l2_bytes, time.bytes_per_layer), 2, 32));
@@ -101,7 +107,7 @@ Result<DeviceAttentionTime> MeasureDeviceAttention(const DeviceAttentionCase& c,
   const DeviceAttentionConfig config{.num_q_heads = c.num_kv_heads * c.group,
                                      .num_tokens = c.num_tokens,
                                      .max_batch = c.batch,
-                                     .io = DecodeIo::kF16};
+                                     .io = DeviceIo::kF16};
   TQ_ASSIGN_OR_RETURN(const auto attention, DeviceAttention::Create(*cache, config, stream));
   time.blocks_per_multiprocessor = attention->kernel().blocks_per_multiprocessor;
   time.rows = attention->rows();
@@ -137,6 +143,99 @@ Result<DeviceAttentionTime> MeasureDeviceAttention(const DeviceAttentionCase& c,
   time.lowest_us = us.front();
   time.highest_us = us.back();
   return time;
+}
+
+Result<int> RunDeviceAttentionBench(const DeviceAttentionPlan& plan, const OutputFlags& output) {
+  TQ_ASSIGN_OR_RETURN(const DeviceInfo info, GetDeviceInfo());
+  TQ_ASSIGN_OR_RETURN(const DeviceStream stream, DeviceStream::Create());
+  ThreadPool pool(0);
+  // Before anything else is on the card, and of the size of a large cache.
+  TQ_ASSIGN_OR_RETURN(const double read, MeasureDeviceRead(size_t{8} << 30, 9, stream));
+  nlohmann::ordered_json document = BenchDocument(LoadAverage());
+  const auto version = [](int v) { return StrCat(v / 1000, ".", v % 1000 / 10); };
+  document["device"] = {{"name", info.name},
+                        {"compute", StrCat(info.compute_major, ".", info.compute_minor)},
+                        {"multiprocessors", info.num_multiprocessors},
+                        {"memory_bytes", info.memory_bytes},
+                        {"l2_bytes", info.l2_bytes},
+                        {"driver_cuda", version(info.driver_version)},
+                        {"runtime_cuda", version(info.runtime_version)}};
+  document["read_bytes_per_second"] = read;
+  document["read_bandwidth_measured"] = true;
+  TextTable table(
+      {"kv", "head_dim", "group", "batch", "depth", "us per\nlayer", "GB/s", "of read\nbandwidth"});
+  ProgressBar progress(output.quiet || output.json);
+  const ProgressSink sink = progress.sink();
+  const size_t all = plan.formats.size() * plan.head_dims.size() * plan.groups.size() *
+                     plan.batches.size() * plan.depths.size();
+  size_t done = 0;
+  for (const int64_t head_dim : plan.head_dims) {
+    for (const int64_t group : plan.groups) {
+      for (const int64_t depth : plan.depths) {
+        for (const int64_t batch : plan.batches) {
+          for (const HeadFormat& format : plan.formats) {
+            const std::string name = PresetName(format);
+            if (!ReportProgress(sink, done++, all, name)) {
+              return Cancelled("the measurement was stopped");
+            }
+            DeviceAttentionCase c;
+            c.formats = {format};
+            c.head_dim = static_cast<int>(head_dim);
+            c.num_kv_heads = plan.num_kv_heads;
+            c.group = static_cast<int>(group);
+            c.batch = static_cast<int>(batch);
+            c.depth = depth;
+            c.runs = plan.runs;
+            const auto time = MeasureDeviceAttention(c, pool, stream);
+            if (!time.ok()) {
+              return time.status().WithContext(StrCat(name, ", head_dim ", head_dim, ", group ",
+                                                      group, ", batch ", batch, ", depth ", depth));
+            }
+            const double rate =
+                static_cast<double>(time->bytes_per_layer) / time->us_per_layer * 1e6;
+            nlohmann::ordered_json r;
+            r["name"] = name;
+            r["peer"] = nullptr;
+            r["settings"] = {{"head_dim", head_dim},
+                             {"kv_heads", plan.num_kv_heads},
+                             {"group", group},
+                             {"batch", batch},
+                             {"depth", depth},
+                             {"recent_len", c.recent_len},
+                             {"sink_len", c.sink_len},
+                             {"runs", plan.runs},
+                             {"layers", time->layers},
+                             {"launch", "CUDA graph of all layers"},
+                             {"filled_by", "repeated blocks behind a shuffled page table"}};
+            r["kernel"] = StrCat("INT8 tensor cores, ", time->rows, " rows, ",
+                                 time->blocks_per_multiprocessor, " x 4 warps a multiprocessor");
+            r["us_per_layer"] = time->us_per_layer;
+            r["lowest_us_per_layer"] = time->lowest_us;
+            r["highest_us_per_layer"] = time->highest_us;
+            r["bytes_per_layer"] = time->bytes_per_layer;
+            r["bytes_per_second"] = rate;
+            r["share_of_bandwidth"] = rate / read;
+            document["results"].push_back(std::move(r));
+            table.Add({name, FormatCount(head_dim), FormatCount(group), FormatCount(batch),
+                       FormatCount(depth), fmt::format("{:.1f}", time->us_per_layer),
+                       fmt::format("{:.0f}", rate / 1e9),
+                       fmt::format("{:.0f} %", 100 * rate / read)});
+          }
+        }
+      }
+    }
+  }
+  progress.Clear();
+  if (output.json) {
+    PrintOut(document.dump(2) + "\n");
+    return kDone;
+  }
+  PrintOut(table.ToString());
+  PrintOut(fmt::format(
+      "\n{} KV heads, {}, median of {} runs, replayed from a graph; read bandwidth {:.0f} GB/s "
+      "(measured)\n",
+      plan.num_kv_heads, info.name, plan.runs, read / 1e9));
+  return kDone;
 }
 
 }  // namespace tq::cli

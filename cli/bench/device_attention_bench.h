@@ -1,9 +1,10 @@
-// The time of decode attention of one layer on a CUDA device.
+// tq bench attention --device cuda: the decode attention of one layer on a CUDA device.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "cli/common.h"
 #include "turboquant/attention/device_attention.h"
 #include "turboquant/base/device.h"
 #include "turboquant/base/status.h"
@@ -28,9 +29,19 @@ struct DeviceAttentionTime {
 };
 
 // Caches of random keys and values that went through the CPU's encoder, repeated in memory of their
-// own behind a shuffled page table; layers enough that a run reads several times the L2 cache. Calls
-// are replayed from a graph; median of the runs.
+// own behind a shuffled page table; layers enough that a run reads several times the L2 cache.
+// Calls are replayed from a graph; median of the runs.
 Result<DeviceAttentionTime> MeasureDeviceAttention(const DeviceAttentionCase& c, ThreadPool& pool,
                                                    const DeviceStream& stream);
+
+struct DeviceAttentionPlan {
+  std::vector<HeadFormat> formats;
+  std::vector<int64_t> head_dims, groups, depths, batches;
+  int num_kv_heads = 8, runs = 5;
+};
+
+// Measures all of it and prints JSON or a table. kUnavailable without a device; a format that has
+// no kernel is an error that names what has.
+Result<int> RunDeviceAttentionBench(const DeviceAttentionPlan& plan, const OutputFlags& output);
 
 }  // namespace tq::cli

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "turboquant/base/device.h"
 #include "turboquant/base/status.h"
 
 namespace tq {
@@ -28,7 +29,8 @@ struct DecodeHead {
   float k_offset = 0, v_offset = 0;
   float k_top = 0;    // largest |level| as multiplied: how large a query digit may be
   float p_limit = 0;  // largest digit of a weight times a V scale, such that no sum reaches 2^22
-  float p_unit = 0;   // what a V base is multiplied with: 1 / p_limit, less what levels are scaled by
+  float p_unit =
+      0;  // what a V base is multiplied with: 1 / p_limit, less what levels are scaled by
   uint32_t k_signs[kMaxDecodeDim / 32] = {};  // bit c % 32 of word c / 32: channel c is negated
   uint32_t v_signs[kMaxDecodeDim / 32] = {};
 };
@@ -41,8 +43,6 @@ struct DecodeHeadIndex {
   uint32_t sealed_before = 0, open_before = 0;
   uint32_t record_offset = 0, record_bytes = 0;
 };
-
-enum class DecodeIo : int32_t { kF32, kF16, kBF16 };
 
 struct DecodeParams {
   // Cache, one layer.
@@ -63,21 +63,21 @@ struct DecodeParams {
   const int32_t* sequences = nullptr;  // [batch]
   int32_t batch = 0;
   int32_t num_tokens = 0;
-  int32_t group = 0;          // query heads of a KV head
-  int32_t num_row_groups = 0; // parts of num_tokens x group rows
-  DecodeIo io = DecodeIo::kF32;
-  const void* q = nullptr;  // [batch][num_tokens][num_q_heads][head_dim]
-  void* out = nullptr;      // the same
+  int32_t group = 0;           // query heads of a KV head
+  int32_t num_row_groups = 0;  // parts of num_tokens x group rows
+  DeviceIo io = DeviceIo::kF32;
+  const void* q = nullptr;      // [batch][num_tokens][num_q_heads][head_dim]
+  void* out = nullptr;          // the same
   const float* log8 = nullptr;  // [256] Log8Table
-  float scale = 0;          // of the scores, times log2(e)
-  float softcap = 0;        // times log2(e); 0: none
-  int32_t sliding_window = 0;  // tokens that a query sees, itself included; 0: all
+  float scale = 0;              // of the scores, times log2(e)
+  float softcap = 0;            // times log2(e); 0: none
+  int32_t sliding_window = 0;   // tokens that a query sees, itself included; 0: all
   // Parts of units (sequence, tile, head, row group) that more than one thread block works on.
   float* partial_out = nullptr;    // [num_blocks + num_units][rows][head_dim]
   float* partial_state = nullptr;  // the same parts, [rows][m, l]
   uint32_t* arrivals = nullptr;    // [num_units], all 0 between launches
-  uint32_t stage_bytes = 0;          // of a warp's ring, a multiple of 128
-  int64_t min_range_cost = 0;  // of a range: no less than an item costs
+  uint32_t stage_bytes = 0;        // of a warp's ring, a multiple of 128
+  int64_t min_range_cost = 0;      // of a range: no less than an item costs
 };
 
 // Rows that a thread block works on at once: query tokens x query heads of one KV head.

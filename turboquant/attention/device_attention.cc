@@ -88,7 +88,8 @@ DecodeHeadIndex MakeIndex(const DeviceCache& cache, int layer, int head,
   i.record_offset = static_cast<uint32_t>(cache.head(layer, head).record_offset);
   i.record_bytes = static_cast<uint32_t>(l.record.bytes);
   i.sealed_cost = i.record_bytes / 64;
-  // Open rows are read without a ring and cost more than their bytes.
+  // Open rows are read without a ring and take longer than their bytes say. Measured: 3/4 of this is
+  // 6 % slower with one sequence of 32 KV heads.
   i.open_cost = static_cast<uint32_t>(l.open.bytes / 2 / 64 * 3 / 2);
   if (before != nullptr) {
     i.sealed_before = before->sealed_before + before->sealed_cost;

@@ -20,7 +20,7 @@ struct DeviceAttentionConfig {
   int num_q_heads = 0;  // a multiple of num_kv_heads; head h reads KV head h / (ratio)
   int num_tokens = 1;   // queries of each sequence: its last positions, 1 to 8
   int max_batch = 1;
-  DecodeIo io = DecodeIo::kF16;  // of queries and outputs
+  DeviceIo io = DeviceIo::kF16;  // of queries and outputs
   float scale = 0;               // of the scores; 0 = 1 / sqrt(head_dim)
   float softcap = 0;             // scores become softcap * tanh(score / softcap); 0: none
   int sliding_window = 0;        // tokens that a query sees, its own included; 0: all
@@ -55,8 +55,8 @@ class DeviceAttention {
     int64_t min_range_cost = 0;
   };
   std::vector<Layer> layers_;
-  DeviceBuffer heads_;  // DecodeHead, then DecodeHeadIndex, [num_layers][num_kv_heads]
-  DeviceBuffer workspace_;  // arrivals, log8 table, parts
+  DeviceBuffer heads_;       // DecodeHead, then DecodeHeadIndex, [num_layers][num_kv_heads]
+  DeviceBuffer workspace_;   // arrivals, log8 table, parts
   size_t index_offset_ = 0;  // of the DecodeHeadIndex in heads_
 };
 

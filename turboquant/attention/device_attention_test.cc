@@ -103,7 +103,8 @@ class OnDevice : public testing::Test {
       const SeqId seq = cpu->NewSequence();
       sequences.push_back(seq);
       if (length > 0) {
-        const std::vector<float> k = Gaussian(row * length, 11 + i), v = Gaussian(row * length, 91 + i);
+        const std::vector<float> k = Gaussian(row * length, 11 + i),
+                                 v = Gaussian(row * length, 91 + i);
         ASSERT_TRUE(cpu->BeginAppend(seq, length).ok());
         ASSERT_TRUE(cpu->AppendLayer(seq, 0, k.data(), v.data(), pool_).ok());
         ASSERT_TRUE(cpu->CommitAppend(seq).ok());
@@ -115,7 +116,7 @@ class OnDevice : public testing::Test {
     const DeviceAttentionConfig attention_config{.num_q_heads = q_heads,
                                                  .num_tokens = shape.num_tokens,
                                                  .max_batch = batch,
-                                                 .io = DecodeIo::kF32,
+                                                 .io = DeviceIo::kF32,
                                                  .softcap = static_cast<float>(shape.softcap),
                                                  .sliding_window = shape.sliding_window};
     auto attention = DeviceAttention::Create(**device, attention_config, *stream_);
@@ -132,8 +133,9 @@ class OnDevice : public testing::Test {
     std::vector<float> out(values), again(values);
     for (std::vector<float>* to : {&out, &again}) {
       ASSERT_TRUE(out_device.Fill(0xff, *stream_).ok());  // NaN
-      Status s = (*attention)->Run(0, ids_device.as<const int32_t>(), batch, q_device.data(),
-                                   out_device.data(), *stream_);
+      Status s = (*attention)
+                     ->Run(0, ids_device.as<const int32_t>(), batch, q_device.data(),
+                           out_device.data(), *stream_);
       ASSERT_TRUE(s.ok()) << s.ToString();
       ASSERT_TRUE(out_device.Download(to->data(), values * 4, 0, *stream_).ok());
       s = stream_->Synchronize();
@@ -151,14 +153,14 @@ class OnDevice : public testing::Test {
           continue;
         }
         const std::vector<float> rows(q.begin() + at, q.begin() + at + q_heads * dim);
-        const std::vector<float> want = testing_util::ExactAttention(
-            *cpu, sequences[static_cast<size_t>(i)], 0, rows, q_heads, position,
-            {shape.softcap, shape.sliding_window});
+        const std::vector<float> want =
+            testing_util::ExactAttention(*cpu, sequences[static_cast<size_t>(i)], 0, rows, q_heads,
+                                         position, {shape.softcap, shape.sliding_window});
         const double distance = testing_util::RelativeDistance(got, want);
         worst_ = std::max(worst_, distance);
-        EXPECT_LT(distance, bound) << "sequence " << i << " of "
-                                   << shape.lengths[static_cast<size_t>(i)] << " tokens, query "
-                                   << t;
+        EXPECT_LT(distance, bound)
+            << "sequence " << i << " of " << shape.lengths[static_cast<size_t>(i)]
+            << " tokens, query " << t;
       }
     }
   }
@@ -174,7 +176,8 @@ class OnDevice : public testing::Test {
 constexpr double kBound = 4e-3;
 
 TEST_F(OnDevice, EveryPairOfWidths) {
-  for (const char* preset : {"k2v2", "k2v3", "k2v4", "k3v2", "k3v3", "k3v4", "k4v2", "k4v3", "k4v4"}) {
+  for (const char* preset :
+       {"k2v2", "k2v3", "k2v4", "k3v2", "k3v3", "k3v4", "k4v2", "k4v3", "k4v4"}) {
     Check({.presets = {preset}, .lengths = {1000}}, kBound, preset);
   }
 }
@@ -182,8 +185,8 @@ TEST_F(OnDevice, EveryPairOfWidths) {
 TEST_F(OnDevice, EveryLengthAroundTheEdges) {
   for (const char* preset : {"k3v2", "k4v4"}) {
     Check({.presets = {preset},
-           .lengths = {0, 1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 129, 191, 192, 193, 255, 256, 257,
-                       319, 320, 321, 511, 4095, 4096, 4097}},
+           .lengths = {0,   1,   2,   31,  32,  33,  63,  64,  65,  127,  128,  129, 191,
+                       192, 193, 255, 256, 257, 319, 320, 321, 511, 4095, 4096, 4097}},
           kBound, preset);
   }
 }
@@ -247,7 +250,9 @@ TEST_F(OnDevice, Softcap) {
 TEST_F(OnDevice, WindowsAndSinksOfOtherSizes) {
   for (const int recent : {0, 64, 256}) {
     for (const int sinks : {0, 64, 128}) {
-      Check({.presets = {"k3v2"}, .lengths = {64, 65, 130, 900}, .recent_len = recent,
+      Check({.presets = {"k3v2"},
+             .lengths = {64, 65, 130, 900},
+             .recent_len = recent,
              .sink_len = sinks},
             kBound, StrCat("recent_len ", recent, ", sink_len ", sinks));
     }

@@ -55,8 +55,8 @@ inline void DecodeBlock(const KvCache& cache, SeqId seq, const KvCache::HeadLayo
 
 // q: [q_heads][head_dim] of the query at `position`, after RoPE.
 inline std::vector<float> ExactAttention(const KvCache& cache, SeqId seq, int layer,
-                                         const std::vector<float>& q, int q_heads,
-                                         int64_t position, const ExactOptions& options = {}) {
+                                         const std::vector<float>& q, int q_heads, int64_t position,
+                                         const ExactOptions& options = {}) {
   const int dim = cache.config().head_dim, kv_heads = cache.config().num_kv_heads;
   const int group = q_heads / kv_heads;
   std::vector<float> out(static_cast<size_t>(q_heads) * dim);

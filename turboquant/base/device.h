@@ -15,13 +15,16 @@
 
 namespace tq {
 
+// Numbers that a caller hands to kernels and gets back.
+enum class DeviceIo : int32_t { kF32, kF16, kBF16 };
+
 struct DeviceInfo {
   std::string name;
   int compute_major = 0, compute_minor = 0;
   int num_multiprocessors = 0;
   size_t memory_bytes = 0, free_bytes = 0;
   size_t l2_bytes = 0;
-  size_t shared_bytes_per_block = 0;  // with opt-in
+  size_t shared_bytes_per_block = 0;            // with opt-in
   int driver_version = 0, runtime_version = 0;  // 13000 = 13.0
 };
 

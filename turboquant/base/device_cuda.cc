@@ -80,8 +80,9 @@ Status DeviceEvent::Record(const DeviceStream& stream) const {
 Result<float> DeviceEvent::Milliseconds(const DeviceEvent& start, const DeviceEvent& end) {
   float ms = 0;
   TQ_RETURN_IF_ERROR(TQ_CUDA(cudaEventSynchronize(static_cast<cudaEvent_t>(end.handle_.get()))));
-  TQ_RETURN_IF_ERROR(TQ_CUDA(cudaEventElapsedTime(&ms, static_cast<cudaEvent_t>(start.handle_.get()),
-                                                  static_cast<cudaEvent_t>(end.handle_.get()))));
+  TQ_RETURN_IF_ERROR(
+      TQ_CUDA(cudaEventElapsedTime(&ms, static_cast<cudaEvent_t>(start.handle_.get()),
+                                   static_cast<cudaEvent_t>(end.handle_.get()))));
   return ms;
 }
 
@@ -146,8 +147,7 @@ Result<DeviceGraph> DeviceGraph::End(const DeviceStream& stream) {
 }
 
 Status DeviceGraph::Launch(const DeviceStream& stream) const {
-  return TQ_CUDA(
-      cudaGraphLaunch(static_cast<cudaGraphExec_t>(handle_.get()), StreamOf(stream)));
+  return TQ_CUDA(cudaGraphLaunch(static_cast<cudaGraphExec_t>(handle_.get()), StreamOf(stream)));
 }
 
 }  // namespace tq

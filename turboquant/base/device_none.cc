@@ -12,23 +12,47 @@ Status NoCuda() {
 
 }  // namespace
 
-Result<DeviceInfo> GetDeviceInfo() { return NoCuda(); }
-Result<DeviceStream> DeviceStream::Create() { return NoCuda(); }
-Status DeviceStream::Synchronize() const { return NoCuda(); }
-Result<DeviceEvent> DeviceEvent::Create() { return NoCuda(); }
-Status DeviceEvent::Record(const DeviceStream&) const { return NoCuda(); }
-Result<float> DeviceEvent::Milliseconds(const DeviceEvent&, const DeviceEvent&) { return NoCuda(); }
-Result<DeviceBuffer> DeviceBuffer::Allocate(size_t) { return NoCuda(); }
+Result<DeviceInfo> GetDeviceInfo() {
+  return NoCuda();
+}
+Result<DeviceStream> DeviceStream::Create() {
+  return NoCuda();
+}
+Status DeviceStream::Synchronize() const {
+  return NoCuda();
+}
+Result<DeviceEvent> DeviceEvent::Create() {
+  return NoCuda();
+}
+Status DeviceEvent::Record(const DeviceStream&) const {
+  return NoCuda();
+}
+Result<float> DeviceEvent::Milliseconds(const DeviceEvent&, const DeviceEvent&) {
+  return NoCuda();
+}
+Result<DeviceBuffer> DeviceBuffer::Allocate(size_t) {
+  return NoCuda();
+}
 Status DeviceBuffer::Upload(const void*, size_t, size_t, const DeviceStream&) const {
   return NoCuda();
 }
-Status DeviceBuffer::Download(void*, size_t, size_t, const DeviceStream&) const { return NoCuda(); }
+Status DeviceBuffer::Download(void*, size_t, size_t, const DeviceStream&) const {
+  return NoCuda();
+}
 Status DeviceBuffer::Copy(const DeviceBuffer&, size_t, size_t, size_t, const DeviceStream&) const {
   return NoCuda();
 }
-Status DeviceBuffer::Fill(uint8_t, const DeviceStream&) const { return NoCuda(); }
-Status DeviceGraph::Begin(const DeviceStream&) { return NoCuda(); }
-Result<DeviceGraph> DeviceGraph::End(const DeviceStream&) { return NoCuda(); }
-Status DeviceGraph::Launch(const DeviceStream&) const { return NoCuda(); }
+Status DeviceBuffer::Fill(uint8_t, const DeviceStream&) const {
+  return NoCuda();
+}
+Status DeviceGraph::Begin(const DeviceStream&) {
+  return NoCuda();
+}
+Result<DeviceGraph> DeviceGraph::End(const DeviceStream&) {
+  return NoCuda();
+}
+Status DeviceGraph::Launch(const DeviceStream&) const {
+  return NoCuda();
+}
 
 }  // namespace tq

@@ -36,7 +36,8 @@ __device__ __forceinline__ void MmaS8U8(int (&d)[4], const uint32_t (&a)[4], uin
         "r"(c[2]), "r"(c[3]));
 }
 
-// Transposes an 8 x 8 matrix of 16-bit values over the warp: lane 4 r + c has [r][2 c], [r][2 c + 1].
+// Transposes an 8 x 8 matrix of 16-bit values over the warp: lane 4 r + c has [r][2 c], [r][2 c +
+// 1].
 __device__ __forceinline__ uint32_t Transpose8x8(uint32_t a) {
   uint32_t d;
   asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(d) : "r"(a));

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "turboquant/codec/fragment_layout.h"
+#include "turboquant/codec/log8.h"
 
 namespace tq {
 namespace {
@@ -13,6 +14,28 @@ std::vector<int32_t> FreeSlots(int64_t count) {
   for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<int32_t>(slots.size() - 1 - i);
   return slots;
 }
+
+AppendSide MakeSide(const Codec& codec, const CodebookTable* calibrated, const Rotation& rotation) {
+  AppendSide side;
+  side.bits = codec.bits;
+  side.in_place = IsInPlaceCodec(codec) ? 1 : 0;
+  const CodebookTable& book = BookOf(codec, calibrated);
+  side.num_levels = book.num_levels;
+  std::copy_n(book.thresholds, book.num_levels - 1, side.thresholds);
+  std::copy_n(book.levels, book.num_levels, side.levels);
+  for (int c = 0; c < rotation.head_dim(); ++c) {
+    if (rotation.plan().signs[static_cast<size_t>(c)] < 0) side.signs[c / 32] |= 1u << (c % 32);
+  }
+  return side;
+}
+
+bool CanAppend(const Codec& codec) {
+  return IsFragmentCodec(codec) && codec.rotate == Rotate::kHadamard && codec.gain == Gain::kNorm &&
+         codec.center == Center::kNone;
+}
+
+constexpr size_t kLog8Bytes = 256 * sizeof(float);
+constexpr int kMaxAppend = 8;
 
 }  // namespace
 
@@ -56,6 +79,38 @@ Result<std::unique_ptr<DeviceCache>> DeviceCache::Create(const CacheConfig& conf
   TQ_ASSIGN_OR_RETURN(cache->open_, DeviceBuffer::Allocate(total.open));
   const size_t table_ints = 2 * cache->table_entries() + static_cast<size_t>(options.max_sequences);
   TQ_ASSIGN_OR_RETURN(cache->tables_, DeviceBuffer::Allocate(table_ints * sizeof(int32_t)));
+  if (cache->CheckAppend().ok()) {
+    std::vector<AppendHead> heads;
+    for (int layer = 0; layer < config.num_layers; ++layer) {
+      for (int h = 0; h < config.num_kv_heads; ++h) {
+        const KvCache::HeadLayout& l = cache->layout(layer, h);
+        const HeadView view = cache->head(layer, h);
+        AppendHead head;
+        head.open_offset = static_cast<uint32_t>(view.open_offset);
+        head.record_offset = static_cast<uint32_t>(view.record_offset);
+        head.side_offset = static_cast<uint32_t>(view.side_offset);
+        head.sides[0] = MakeSide(l.format.k, &l.k_book, l.k_rotation);
+        head.sides[1] = MakeSide(l.format.v, &l.v_book, l.v_rotation);
+        head.sides[0].open_values = static_cast<uint32_t>(l.open.k_values);
+        head.sides[0].open_scales = static_cast<uint32_t>(l.open.k_scales);
+        head.sides[0].codes = static_cast<uint32_t>(l.record.k_codes);
+        head.sides[0].scales = static_cast<uint32_t>(l.record.k_scales);
+        head.sides[1].open_values = static_cast<uint32_t>(l.open.v_values);
+        head.sides[1].open_scales = static_cast<uint32_t>(l.open.v_scales);
+        head.sides[1].codes = static_cast<uint32_t>(l.record.v_codes);
+        head.sides[1].scales = static_cast<uint32_t>(l.record.v_scales);
+        heads.push_back(head);
+      }
+    }
+    const size_t counters = RoundUp<size_t>(heads.size() * sizeof(AppendHead), 256) + kLog8Bytes;
+    TQ_ASSIGN_OR_RETURN(cache->append_, DeviceBuffer::Allocate(counters + sizeof(WriteCounters)));
+    TQ_RETURN_IF_ERROR(cache->append_.Fill(0, stream));
+    TQ_RETURN_IF_ERROR(
+        cache->append_.Upload(heads.data(), heads.size() * sizeof(AppendHead), 0, stream));
+    TQ_RETURN_IF_ERROR(
+        cache->append_.Upload(Log8Table(), kLog8Bytes, counters - kLog8Bytes, stream));
+    TQ_RETURN_IF_ERROR(stream.Synchronize());
+  }
   cache->free_sealed_ = FreeSlots(options.sealed_slots);
   cache->free_open_ = FreeSlots(options.open_slots);
   cache->sequences_.resize(static_cast<size_t>(options.max_sequences));
@@ -282,6 +337,103 @@ Status DeviceCache::Claim(int to, int64_t length, const DeviceStream& stream) {
   TQ_RETURN_IF_ERROR(TakeSlots(&s, length, "a sequence"));
   s.length = length;
   return UploadTables(to, stream);
+}
+
+Status DeviceCache::CheckAppend() const {
+  const CacheConfig& c = config();
+  const bool fits = c.recent == RecentType::kQ8 && c.head_dim >= 64 && c.head_dim <= 256 &&
+                    (c.head_dim & (c.head_dim - 1)) == 0 &&
+                    std::all_of(c.formats.begin(), c.formats.end(), [](const HeadFormat& f) {
+                      return CanAppend(f.k) && CanAppend(f.v) && f.anchors == 0;
+                    });
+  if (fits) return OkStatus();
+  return Unsupported("device cache: tokens of ", PresetName(c.formats.front()), " at head_dim ",
+                     c.head_dim,
+                     " cannot be appended on the device; supported: k<a>v<b> with a and b in 2, 3, "
+                     "4 without centre and anchors, an 8-bit window, head_dim 64, 128 and 256");
+}
+
+Status DeviceCache::Reserve(int sequence, int n, const DeviceStream& stream) {
+  if (sequence < 0 || sequence >= options_.max_sequences || n < 1 || n > kMaxAppend) {
+    return InvalidArgument("device cache: ", n, " tokens of sequence ", sequence, " of ",
+                           options_.max_sequences, "; 1 to ", kMaxAppend, " at a time");
+  }
+  Sequence& s = sequences_[static_cast<size_t>(sequence)];
+  const int64_t length = s.length + n;
+  const Sequence before = s;
+  const std::vector<int32_t> free_sealed = free_sealed_, free_open = free_open_;
+  if (const Status taken = TakeSlots(&s, length, "a sequence"); !taken.ok()) {
+    s = before;
+    free_sealed_ = free_sealed;
+    free_open_ = free_open;
+    return taken;
+  }
+  for (int64_t b = 0; b * kPageLen < s.length; ++b) {
+    int32_t& slot = s.open[static_cast<size_t>(b)];
+    // The block that is sealed now is still read.
+    if (slot < 0 || HasOpen(b, length) || !HasSealed(b, s.length)) continue;
+    free_open_.push_back(slot);
+    slot = -1;
+  }
+  const bool changed = s.sealed != before.sealed || s.open != before.open;
+  s.length = length;
+  if (!changed) return OkStatus();
+  const size_t row = static_cast<size_t>(table_stride_) * sizeof(int32_t);
+  const size_t at = static_cast<size_t>(sequence) * row;
+  TQ_RETURN_IF_ERROR(tables_.Upload(s.sealed.data(), row, at, stream));
+  TQ_RETURN_IF_ERROR(
+      tables_.Upload(s.open.data(), row, table_entries() * sizeof(int32_t) + at, stream));
+  return stream.Synchronize();
+}
+
+Status DeviceCache::Advance(const int32_t* sequences, int batch, int n,
+                            const DeviceStream& stream) const {
+  return LaunchAdvance(lengths(), sequences, batch, n, stream.handle());
+}
+
+Status DeviceCache::Append(int layer, const int32_t* sequences, int batch, int n, const void* k,
+                           const void* v, DeviceIo io, const DeviceStream& stream) const {
+  TQ_RETURN_IF_ERROR(CheckAppend());
+  const int heads = config().num_kv_heads;
+  if (layer < 0 || layer >= config().num_layers || batch < 1 || n < 1 || n > kMaxAppend) {
+    return InvalidArgument("device cache: append of ", n, " tokens of ", batch,
+                           " sequences to layer ", layer, " of ", config().num_layers);
+  }
+  const LayerView view = this->layer(layer);
+  const size_t log8 = append_.size() - sizeof(WriteCounters) - kLog8Bytes;
+  AppendParams p;
+  p.sealed = reinterpret_cast<uint8_t*>(view.sealed);
+  p.side_infos = reinterpret_cast<uint8_t*>(view.sides);
+  p.open = reinterpret_cast<uint8_t*>(view.open);
+  p.sealed_stride = static_cast<uint32_t>(view.sealed_stride);
+  p.side_stride = static_cast<uint32_t>(view.side_stride);
+  p.open_stride = static_cast<uint32_t>(view.open_stride);
+  p.sealed_table = sealed_table();
+  p.open_table = open_table();
+  p.table_stride = table_stride_;
+  p.lengths = lengths();
+  p.sequences = sequences;
+  p.batch = batch;
+  p.num_tokens = n;
+  p.num_kv_heads = heads;
+  p.sink_blocks = rule().sink_blocks;
+  p.recent_blocks = rule().recent_blocks;
+  p.heads = append_.as<const AppendHead>() + static_cast<size_t>(layer) * heads;
+  p.k = k;
+  p.v = v;
+  p.io = io;
+  p.log8 = reinterpret_cast<const float*>(append_.data() + log8);
+  p.counters = reinterpret_cast<unsigned long long*>(append_.data() + log8 + kLog8Bytes);
+  return LaunchAppend(config().head_dim, p, stream.handle());
+}
+
+Result<WriteCounters> DeviceCache::Counters(const DeviceStream& stream) const {
+  WriteCounters counters;
+  if (append_.size() == 0) return counters;
+  TQ_RETURN_IF_ERROR(
+      append_.Download(&counters, sizeof(counters), append_.size() - sizeof(counters), stream));
+  TQ_RETURN_IF_ERROR(stream.Synchronize());
+  return counters;
 }
 
 }  // namespace tq

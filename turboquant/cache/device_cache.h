@@ -12,13 +12,14 @@
 
 #include "turboquant/base/device.h"
 #include "turboquant/base/status.h"
+#include "turboquant/cache/append_params.h"
 #include "turboquant/cache/cache.h"
 
 namespace tq {
 
 struct DeviceCacheOptions {
   int max_sequences = 1;
-  int64_t max_tokens = 0;  // of one sequence
+  int64_t max_tokens = 0;                    // of one sequence
   int64_t open_slots = 0, sealed_slots = 0;  // blocks of all sequences together
 };
 
@@ -50,6 +51,25 @@ class DeviceCache {
   Status Clear(int sequence, const DeviceStream& stream);
   int64_t length(int sequence) const { return sequences_[static_cast<size_t>(sequence)].length; }
 
+  // A decode step of a batch: Reserve each sequence (host only, but for table entries that change),
+  // Advance once, then for each layer Append and attention. Advance and Append are launches that
+  // read lengths and tables when they run: a graph of them can be replayed. n: 1 to 8 tokens.
+  //
+  // Slots for n more tokens, and for the block that leaves the window; frees open rows that no
+  // truncation reaches. kResourceExhausted leaves the sequence as it was.
+  Status Reserve(int sequence, int n, const DeviceStream& stream);
+  // Lengths of `sequences` (device memory, [batch]) grow by n.
+  Status Advance(const int32_t* sequences, int batch, int n, const DeviceStream& stream) const;
+  // k, v: device memory, [batch][n][num_kv_heads][head_dim], K after RoPE: the last n tokens of
+  // each sequence. Writes open rows and seals the block that leaves the window.
+  Status Append(int layer, const int32_t* sequences, int batch, int n, const void* k, const void* v,
+                DeviceIo io, const DeviceStream& stream) const;
+  // OK when Append can write and seal every head: k<a>v<b> with 2 to 4 bits as in
+  // CheckDeviceFormat.
+  Status CheckAppend() const;
+  // Of all appends; waits.
+  Result<WriteCounters> Counters(const DeviceStream& stream) const;
+
   // One layer as its kernels see it.
   struct LayerView {
     std::byte* sealed = nullptr;  // [slot][sealed_stride]: the records of the heads
@@ -74,9 +94,7 @@ class DeviceCache {
   int64_t table_stride() const { return table_stride_; }
 
   // Device memory in all.
-  size_t bytes() const {
-    return sealed_.size() + sides_.size() + open_.size() + tables_.size();
-  }
+  size_t bytes() const { return sealed_.size() + sides_.size() + open_.size() + tables_.size(); }
   // For tests and benchmarks: free slots are handed out in a random order from now on. Before that
   // they come in ascending order.
   void ShuffleFreeSlots(uint64_t seed);
@@ -108,6 +126,7 @@ class DeviceCache {
   std::vector<LayerPart> layers_;
   std::vector<HeadView> heads_;
   DeviceBuffer sealed_, sides_, open_, tables_;
+  DeviceBuffer append_;  // AppendHead [layers][heads], log8 table, counters; empty: not supported
   std::vector<int32_t> free_sealed_, free_open_;  // taken from the back
   std::vector<Sequence> sequences_;
 };

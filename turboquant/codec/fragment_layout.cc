@@ -57,8 +57,8 @@ void OrCode(int bits, bool in_place, uint8_t* packed, const FragmentSlot& s, int
   for (int i = 0; i < 3; ++i) set(s.reg / 8 * 3 + i, code >> i & 1, shift);
 }
 
-void ConvertCodes(const Codec& codec, Side side, int head_dim, Direction direction, const uint8_t* from,
-                  uint8_t* to) {
+void ConvertCodes(const Codec& codec, Side side, int head_dim, Direction direction,
+                  const uint8_t* from, uint8_t* to) {
   const int num_depth = NumDepth(side, head_dim), bits = codec.bits;
   const bool in_place = IsInPlaceCodec(codec);
   static thread_local AlignedBuffer<uint8_t> cells;
@@ -120,8 +120,7 @@ void ConvertRecord(const HeadFormat& f, int head_dim, Direction direction, const
 
 }  // namespace
 
-void OpenToFragments(const OpenLayout& layout, int head_dim, const std::byte* from,
-                     std::byte* to) {
+void OpenToFragments(const OpenLayout& layout, int head_dim, const std::byte* from, std::byte* to) {
   ConvertOpen(layout, head_dim, Direction::kToFragments, from, to);
 }
 void OpenFromFragments(const OpenLayout& layout, int head_dim, const std::byte* from,

@@ -9,8 +9,8 @@
 //      register i, byte b: channel 16 m + r + 8 (i & 1),
 //      token 32 s + 16 (i >> 1) + {2 c, 2 c + 1, 2 c + 8, 2 c + 9}[b]
 //   which is the order in which the lanes hold the weights of tokens after QK.
-// Fragments are consumed in the order K: t, then j; V: m / 4, then s, then m % 4. The registers of a
-// lane in that order are its stream; 4 codes of each.
+// Fragments are consumed in the order K: t, then j; V: m / 4, then s, then m % 4. The registers of
+// a lane in that order are its stream; 4 codes of each.
 //
 // 8 bit: 16 bytes a lane and fragment, [fragment][lane][16], so that copies stay linear and a warp
 // reads 512 consecutive bytes. Less: words of 8 nibbles, low half = an even register of the stream,
@@ -19,10 +19,11 @@
 //   2 bit: registers 4 w, 4 w + 1 in bits 0-1 of the nibbles, 4 w + 2, 4 w + 3 in bits 2-3;
 //          but with the uniform book, which needs no permute, bytes that are masked where they are:
 //          byte b of word w has byte b of registers 4 w, 4 w + 2, 4 w + 1, 4 w + 3 from bit 0 up.
-//   3 bit: words 3 g .. 3 g + 2 have registers 8 g .. 8 g + 5 in bits 0-2; bits 3 of the three words
+//   3 bit: words 3 g .. 3 g + 2 have registers 8 g .. 8 g + 5 in bits 0-2; bits 3 of the three
+//   words
 //          are bits 0, 1, 2 of the codes of registers 8 g + 6, 8 g + 7.
-// Words of all lanes lie in 16-byte pieces: word w of a lane is at ((w / 4 * 32 + lane) * 4 + w % 4)
-// x 4 bytes. log8 scales: token 16 t + 8 h + r at byte 8 r + 2 t + h.
+// Words of all lanes lie in 16-byte pieces: word w of a lane is at ((w / 4 * 32 + lane) * 4 + w %
+// 4) x 4 bytes. log8 scales: token 16 t + 8 h + r at byte 8 r + 2 t + h.
 #pragma once
 
 #include <cstdint>
@@ -75,14 +76,18 @@ inline constexpr FragmentField FragmentFieldOf(int bits, bool in_place, int reg,
 }
 // 3 bits: true for the registers whose codes are spread over the spare bits: bit i is bit 3 of the
 // nibble in word i of the group.
-inline constexpr bool FragmentIsSpread(int bits, int reg) { return bits == 3 && reg % 8 >= 6; }
+inline constexpr bool FragmentIsSpread(int bits, int reg) {
+  return bits == 3 && reg % 8 >= 6;
+}
 
 inline constexpr int FragmentScaleByte(int token) {
   return 8 * (token % 8) + 2 * (token / 16) + token / 8 % 2;
 }
 
 // What the fragment order is defined for; everything else keeps the order of record_layout.h.
-inline constexpr bool HasFragmentOrder(int head_dim) { return head_dim % 64 == 0; }
+inline constexpr bool HasFragmentOrder(int head_dim) {
+  return head_dim % 64 == 0;
+}
 inline constexpr bool IsFragmentCodec(const Codec& c) {
   return c.type == ValueType::kInt && c.bits <= 4 && !c.is_grouped() &&
          c.codebook != Codebook::kTrellis;

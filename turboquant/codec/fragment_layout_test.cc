@@ -36,9 +36,8 @@ TEST(FragmentLayout, SlotsAreThoseOfTheTensorCores) {
         const int tokens[4] = {2 * c, 2 * c + 1, 2 * c + 8, 2 * c + 9};
         for (int m = 0; m < dim / 16; ++m) {
           for (int step = 0; step < 2; ++step) {
-            const FragmentSlot s =
-                FragmentOf(Side::kV, dim, 32 * step + 16 * (i >> 1) + tokens[b],
-                           16 * m + r + 8 * (i & 1));
+            const FragmentSlot s = FragmentOf(Side::kV, dim, 32 * step + 16 * (i >> 1) + tokens[b],
+                                              16 * m + r + 8 * (i & 1));
             EXPECT_EQ(s.lane, lane);
             EXPECT_EQ(s.reg, ((m / 4 * 2 + step) * 4 + m % 4) * 4 + i);
             EXPECT_EQ(s.byte, b);
@@ -140,8 +139,8 @@ TEST(FragmentLayout, RecordsComeBackAsTheyWere) {
       RecordToFragments(format, dim, from.data(), device.data());
       RecordFromFragments(format, dim, device.data(), back.data());
       EXPECT_EQ(back, from) << preset << " " << dim;
-      const bool moved = HasFragmentOrder(dim) &&
-                         (IsFragmentCodec(format.k) || IsFragmentCodec(format.v));
+      const bool moved =
+          HasFragmentOrder(dim) && (IsFragmentCodec(format.k) || IsFragmentCodec(format.v));
       EXPECT_EQ(device != from, moved) << preset << " " << dim;
     }
   }

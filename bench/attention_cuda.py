@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""Decode attention on a CUDA device beside FP16 attention of PyTorch, in one run.
+
+usage: bench/attention_cuda.py [--tq FILE] [--quick] [--out FILE] [--commit ID]
+
+Runs `tq bench attention --device cuda` and, for the same shapes, scaled_dot_product_attention over
+a contiguous FP16 cache with each backend that PyTorch offers (cuDNN, flash): CUDA graphs over
+distinct buffers, medians. The time of a format is divided into the fastest FP16 backend's. Writes
+bench/results/attention_cuda.json. Needs PyTorch with CUDA; --quick measures two batches and one
+depth.
+"""
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import sys
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from common import RESULTS, TQ, output
+
+FORMATS = "k4v4,k3v3,k3v2,k2v2"
+Q_HEADS, HEAD_DIM = 32, 128
+BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
+
+
+def graph_us(call, layers, runs=7):
+    """Median microseconds of a layer; `call(layer)` is recorded once for each."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for layer in range(layers):
+            call(layer)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for layer in range(layers):
+            call(layer)
+    graph.replay()
+    torch.cuda.synchronize()
+    times = []
+    for _ in range(runs):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) * 1e3 / layers)
+    return statistics.median(times)
+
+
+def fp16_results(kv_heads, batch, depth):
+    """One result a backend; a backend that refuses the shape is listed with its reason."""
+    layer_bytes = 2 * batch * kv_heads * depth * HEAD_DIM * 2
+    layers = max(2, min(16, -(-6 * 60 * 2**20 // layer_bytes)))
+    shape = (batch, kv_heads, depth, HEAD_DIM)
+    k, v = ([torch.randn(shape, device="cuda", dtype=torch.float16) for _ in range(layers)]
+            for _ in range(2))
+    q = torch.randn(batch, Q_HEADS, 1, HEAD_DIM, device="cuda", dtype=torch.float16)
+    for name, backend in BACKENDS.items():
+        result = {"name": "f16", "peer": f"torch {torch.__version__} SDPA {name}",
+                  "settings": {"head_dim": HEAD_DIM, "kv_heads": kv_heads,
+                               "group": Q_HEADS // kv_heads, "batch": batch, "depth": depth,
+                               "layers": layers, "launch": "CUDA graph of all layers",
+                               "cache": "contiguous"},
+                  "bytes_per_layer": layer_bytes}
+        try:
+            with sdpa_kernel([backend]):
+                us = graph_us(lambda i: F.scaled_dot_product_attention(
+                    q, k[i], v[i], enable_gqa=kv_heads != Q_HEADS), layers)
+            result |= {"us_per_layer": us, "bytes_per_second": layer_bytes / us * 1e6}
+        except RuntimeError as error:
+            result |= {"us_per_layer": None, "skipped": str(error).splitlines()[0]}
+            torch.cuda.synchronize()
+        yield result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tq", default=str(TQ))
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--out", default=str(RESULTS / "attention_cuda.json"))
+    parser.add_argument("--commit", default="")
+    options = parser.parse_args()
+    batches = [1, 4] if options.quick else [1, 4, 8]
+    depths = [131072] if options.quick else [1024, 8192, 32768, 131072]
+    driver = output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").strip()
+    document = {"measured_on": {"driver": driver, "torch": torch.__version__,
+                                "cudnn": torch.backends.cudnn.version(),
+                                "kernel": platform.release(), "commit": options.commit},
+                "results": []}
+    for kv_heads in (32, 8):
+        part = json.loads(output(
+            options.tq, "bench", "attention", "--device", "cuda", "--kv", FORMATS, "--head-dim",
+            str(HEAD_DIM), "--kv-heads", str(kv_heads), "--group", str(Q_HEADS // kv_heads),
+            "--batch", ",".join(map(str, batches)), "--depth", ",".join(map(str, depths)),
+            "--runs", "7", "--json", "--quiet"))
+        document.setdefault("device", part["device"])
+        document.setdefault("read_bytes_per_second", part["read_bytes_per_second"])
+        for batch in batches:
+            for depth in depths:
+                peers = list(fp16_results(kv_heads, batch, depth))
+                torch.cuda.empty_cache()
+                times = [p["us_per_layer"] for p in peers if p["us_per_layer"]]
+                ours = [r for r in part["results"] if r["settings"]["batch"] == batch
+                        and r["settings"]["depth"] == depth]
+                for result in ours:
+                    if times:
+                        result["ratio_to"] = {"fastest f16": min(times) / result["us_per_layer"]}
+                document["results"] += peers + ours
+                line = [f"kv_heads {kv_heads} batch {batch} depth {depth}:"]
+                line += [f"{p['peer'].split()[-1]} "
+                         + (f"{p['us_per_layer']:.1f}" if p["us_per_layer"] else "skipped")
+                         for p in peers]
+                line += [f"{r['name']} {r['us_per_layer']:.1f} us "
+                         f"({r.get('ratio_to', {}).get('fastest f16', 0):.2f}x)" for r in ours]
+                print(" | ".join(line), flush=True)
+    with open(options.out, "w", encoding="utf-8") as file:
+        json.dump(document, file, indent=1)
+        file.write("\n")
+    print(f"wrote {options.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"{' '.join(error.cmd)}: {error.stderr.strip()}")

@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""Registers, spills and shared memory of every CUDA kernel; fails when one is over its limit.
+
+usage: cmake/kernel_report.py [--arch 80] [--nvcc nvcc]
+
+Compiles the *_cuda.cu files for one architecture, which needs nvcc and no card. A limit is what the
+occupancy that the kernel was measured with allows: bytes spilled to memory, by the start of the
+kernel's name and its template arguments.
+"""
+import argparse
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FLAGS = ["-std=c++20", "-O3", f"-I{ROOT}", "--expt-relaxed-constexpr", "-fmad=false",
+         "-diag-suppress=2810", "-Xptxas=-v"]
+# Kernels of 16 rows keep 64 output registers a thread more than fit; the others must be lean.
+SPILL_LIMITS = [("DecodeKernel 256 4", 4096), ("DecodeKernel 128 4", 512), ("", 192)]
+
+
+def kernels(nvcc, source, arch):
+    """(name, registers, spilled bytes, shared bytes) of the kernels of one file."""
+    with tempfile.NamedTemporaryFile(suffix=".o") as out:
+        done = subprocess.run(
+            [nvcc, *FLAGS, f"-gencode=arch=compute_{arch},code=sm_{arch}", "-c", str(source), "-o",
+             out.name], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{source}: nvcc failed\n{done.stderr}")
+    name, spilled = None, 0
+    for line in done.stderr.splitlines():
+        if match := re.search(r"Compiling entry function '(\w+)'", line):
+            words = re.search(r"\d+([A-Za-z]+Kernel)(?:I((?:Li\d+E)+)E)?", match[1])
+            name = words[1] if words else match[1]
+            if words and words[2]:
+                name += " " + " ".join(re.findall(r"Li(\d+)E", words[2]))
+        elif match := re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", line):
+            spilled = max(int(match[1]), int(match[2]))
+        elif match := re.search(r"Used (\d+) registers", line):
+            shared = re.search(r"(\d+) bytes smem", line)
+            yield name, int(match[1]), spilled, int(shared[1]) if shared else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--arch", default="80")
+    parser.add_argument("--nvcc", default="nvcc")
+    options = parser.parse_args()
+    over = 0
+    print(f"{'kernel':28} {'registers':>9} {'spilled':>8} {'shared':>7}")
+    for source in sorted((ROOT / "turboquant").rglob("*_cuda.cu")):
+        for name, registers, spilled, shared in kernels(options.nvcc, source, options.arch):
+            limit = next(bytes_ for start, bytes_ in SPILL_LIMITS if name.startswith(start))
+            mark = f"  over the limit of {limit}" if spilled > limit else ""
+            over += bool(mark)
+            print(f"{name:28} {registers:9} {spilled:8} {shared:7}{mark}")
+    return 1 if over else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

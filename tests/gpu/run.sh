@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Everything that needs a CUDA device, in one call of a few minutes: the tests, compute-sanitizer over
+# the fast ones, and the speeds. Builds with the preset cuda unless --tests-in names a folder that
+# has the test binaries. Exit 1 if anything failed.
+#
+# usage: tests/gpu/run.sh [--tests-in FOLDER] [--out FOLDER]
+set -u
+cd "$(dirname "$0")/../.."
+tests='' out=build-cuda/gpu
+while [ $# -gt 0 ]; do
+  case $1 in
+    --tests-in) tests=$2; shift 2 ;;
+    --out) out=$2; shift 2 ;;
+    *) sed -n '2,7p' "$0"; exit 2 ;;
+  esac
+done
+if [ -z "$tests" ]; then
+  cmake --preset cuda >/dev/null && cmake --build --preset cuda \
+    --target base_test cache_test attention_test tq || exit 1
+  tests=build-cuda/tests-here
+  mkdir -p "$tests"
+  ln -sf "$PWD"/build-cuda/turboquant/{base/base_test,cache/cache_test,attention/attention_test} \
+    "$PWD/build-cuda/cli/tq" "$tests"
+fi
+mkdir -p "$out"
+failed=0
+step() {  # NAME COMMAND...
+  local name=$1 start=$SECONDS
+  shift
+  if "$@" >"$out/$name.log" 2>&1; then
+    echo "ok      $name ($((SECONDS - start)) s)"
+  else
+    echo "FAILED  $name ($((SECONDS - start)) s): $out/$name.log"
+    tail -n 25 "$out/$name.log"
+    failed=1
+  fi
+}
+device='Device.*:DeviceCache.*:DeviceAttention.*:OnDevice.*'
+for test in base cache attention; do
+  step "$test" "$tests/${test}_test" --gtest_filter="$device"
+done
+# The sanitizers slow kernels down a hundredfold: one of each kind of work.
+quick='OnDevice.EveryPairOfWidths:OnDevice.SeveralQueriesOfASequence:OnDevice.SlidingWindows'
+if command -v compute-sanitizer >/dev/null; then
+  for tool in memcheck racecheck; do
+    step "$tool-attention" timeout 150 compute-sanitizer --tool $tool --error-exitcode 9 \
+      "$tests/attention_test" --gtest_filter="$quick"
+    step "$tool-cache" timeout 100 compute-sanitizer --tool $tool --error-exitcode 9 \
+      "$tests/cache_test" --gtest_filter='OnDevice.*'
+  done
+else
+  echo 'skipped compute-sanitizer: not installed'
+fi
+exit $failed

@@ -1,0 +1,293 @@
+// Rows of queries and outputs: rotation, digits, shared memory, and the open rows of the window.
+#pragma once
+
+#include "turboquant/attention/decode_page.cuh"
+
+namespace tq {
+namespace {
+
+// ---- Rotation of a row over a warp: lane has channels [lane * kDim / 32, ...) -------------------
+
+template <int kDim>
+__device__ __forceinline__ void Hadamard(float (&x)[kDim / 32], int lane) {
+  constexpr int kEach = kDim / 32;
+#pragma unroll
+  for (int h = kDim / 2; h >= 1; h /= 2) {
+    if (h >= kEach) {
+      const int s = h / kEach;
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const float other = __shfl_xor_sync(kAllLanes, x[i], s);
+        x[i] = lane & s ? other - x[i] : x[i] + other;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        if (i & h) continue;
+        const float a = x[i], b = x[i + h];
+        x[i] = a + b, x[i + h] = a - b;
+      }
+    }
+  }
+  const float norm = rsqrtf(static_cast<float>(kDim));
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) x[i] *= norm;
+}
+
+template <int kDim>
+__device__ __forceinline__ void FlipSigns(const uint32_t* signs, float (&x)[kDim / 32], int lane) {
+  constexpr int kEach = kDim / 32;
+  const int c = lane * kEach;
+  const uint32_t bits = signs[c / 32] >> (c % 32);
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) x[i] = bits >> i & 1 ? -x[i] : x[i];
+}
+
+__device__ __forceinline__ float LoadIo(const void* p, int64_t i, DeviceIo io) {
+  if (io == DeviceIo::kF16) return __half2float(static_cast<const __half*>(p)[i]);
+  if (io == DeviceIo::kBF16) return __bfloat162float(static_cast<const __nv_bfloat16*>(p)[i]);
+  return static_cast<const float*>(p)[i];
+}
+__device__ __forceinline__ void StoreIo(void* p, int64_t i, float x, DeviceIo io) {
+  if (io == DeviceIo::kF16) {
+    static_cast<__half*>(p)[i] = __float2half(x);
+  } else if (io == DeviceIo::kBF16) {
+    static_cast<__nv_bfloat16*>(p)[i] = __float2bfloat16(x);
+  } else {
+    static_cast<float*>(p)[i] = x;
+  }
+}
+
+// ---- Shared memory ------------------------------------------------------------------------------
+
+template <int kDim, int kTiles>
+struct alignas(16) Shared {
+  static constexpr int kRows = 4 * kTiles;
+  // Digits of the queries, high and low: for codes, and at 16 bits for 8-bit rows.
+  int8_t code_digits[kRows][2][kDim];
+  int8_t row_digits[kRows][2][kDim];
+  float code_scale[kRows], row_scale[kRows];
+  float code_offset[kRows];
+  float m[kDecodeWarps][kRows], l[kDecodeWarps][kRows];
+  float scales[kDecodeWarps][2][kPageLen];  // K, V of the page at hand
+  float log8[256];                          // Log8Table
+  int start[4];                             // SumStart
+  bool is_last, has_more;
+  Ranges ranges;
+  Unit unit;                  // at hand
+  int first_part, num_parts;  // of the unit
+  DecodeHead head;
+};
+// A warp's state in its ring, padded so that lanes write without conflicts.
+template <int kDim>
+constexpr int kStateStride = kDim + 8;
+
+template <int kDim, int kTiles>
+__host__ __device__ size_t RingsOffset(int num_kv_heads) {
+  return RoundUp<size_t>(
+      RoundUp<size_t>(sizeof(Shared<kDim, kTiles>), 16) + num_kv_heads * sizeof(DecodeHeadIndex),
+      128);
+}
+
+template <int kDim, int kTiles>
+__device__ void PrepareQueries(const DecodeParams& p, const Unit& u, Shared<kDim, kTiles>* sh,
+                               int warp, int lane) {
+  constexpr int kRows = 4 * kTiles, kEach = kDim / 32;
+  const DecodeHead& head = sh->head;
+  for (int row = warp; row < kRows; row += kDecodeWarps) {
+    const int in_tile = u.row_group * kRows + row;
+    const int token = in_tile / p.group;
+    float x[kEach];
+    if (token < u.tile.num_tokens) {
+      const int64_t from =
+          ((static_cast<int64_t>(u.tile.sequence) * p.num_tokens + u.tile.first_token + token) *
+               p.num_kv_heads * p.group +
+           u.head * p.group + in_tile % p.group) *
+          kDim;
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) x[i] = LoadIo(p.q, from + lane * kEach + i, p.io) * p.scale;
+    } else {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) x[i] = 0;
+    }
+    FlipSigns<kDim>(head.k_signs, x, lane);
+    Hadamard<kDim>(x, lane);
+    float largest = 0, sum = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) largest = fmaxf(largest, fabsf(x[i])), sum += fabsf(x[i]);
+#pragma unroll
+    for (int s = 16; s > 0; s /= 2) {
+      largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, s));
+      sum += __shfl_xor_sync(kAllLanes, sum, s);
+    }
+    largest = fmaxf(largest, 1e-30f), sum = fmaxf(sum, 1e-30f);
+    // The largest digit for which no sum over the channels can reach 2^22, rounding included.
+    const bool in_place = head.k_kind == DecodeCodes::kInPlace2;
+    const float limit = fminf(in_place ? kRowDigit / kInPlaceFactor : kRowDigit,
+                              floorf((4194303.f / head.k_top - kDim) * largest / sum * 0.9999f));
+    const auto store = [&](float top, bool scaled, int8_t(*digits)[kDim]) {
+      const float inverse = top / largest;
+      int all = 0;
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const int c = lane * kEach + i;
+        int v = __float2int_rn(x[i] * inverse);
+        all += v;
+        if (scaled && c % 32 < 16) v *= 4;
+        const int low = static_cast<int8_t>(v & 0xff);
+        digits[0][c] = static_cast<int8_t>((v - low) >> 8);
+        digits[1][c] = static_cast<int8_t>(low);
+      }
+      return all;
+    };
+    store(kRowDigit, false, sh->row_digits[row]);
+    int all = store(limit, in_place, sh->code_digits[row]);
+#pragma unroll
+    for (int s = 16; s > 0; s /= 2) all += __shfl_xor_sync(kAllLanes, all, s);
+    if (lane == 0) {
+      sh->row_scale[row] = largest / kRowDigit;
+      sh->code_scale[row] = largest / limit * (in_place ? 0.5f : 1.f);
+      sh->code_offset[row] = kMagic + head.k_offset * static_cast<float>(all);
+    }
+  }
+}
+
+template <int kDim, int kTiles>
+__device__ __forceinline__ void LoadQueries(const int8_t (*digits)[2][kDim], const float* scale,
+                                            const float* offset, int lane,
+                                            Queries<kDim, kTiles>* q) {
+  const int r = lane / 4, c = lane % 4;
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int j = 0; j < kDim / 32; ++j) {
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        q->digits[n][j][k] = *reinterpret_cast<const uint32_t*>(
+            &digits[4 * n + r / 2][r % 2][32 * j + 16 * k + 4 * c]);
+      }
+    }
+    q->scale[n] = scale[4 * n + c];
+    q->offset[n] = offset == nullptr ? kMagic : offset[4 * n + c];
+  }
+}
+
+// ---- Half an open block -------------------------------------------------------------------------
+
+// Tokens [32 half, 32 half + 32) of an open block, straight from memory: few pages are open.
+template <int kDim, int kTiles>
+__device__ void OpenItem(const DecodeParams& p, const Unit& u, const DecodeHead& head, int item,
+                         const Queries<kDim, kTiles>& q, int lane, State<kDim, kTiles>* state) {
+  constexpr int kSteps = kDim / 32;
+  const int r = lane / 4, c = lane % 4, half = item % 2;
+  const int index = item / 2;
+  const int block = index < u.tile.num_sinks ? u.tile.first_sink + index
+                                             : u.tile.first_recent + index - u.tile.num_sinks;
+  const int first_pos = block * kPageLen + 32 * half;
+  const int end = static_cast<int>(u.tile.first_pos) + u.tile.num_tokens;
+  if (first_pos >= end) return;  // an empty sequence
+  const int slot =
+      p.open_table[static_cast<int64_t>(p.sequences[u.tile.sequence]) * p.table_stride + block];
+  const uint8_t* base = p.open + slot * p.open_stride + head.open_offset;
+  const float* k_scales = reinterpret_cast<const float*>(base + head.open_k_scales) + 32 * half;
+  const float* v_scales = reinterpret_cast<const float*>(base + head.open_v_scales) + 32 * half;
+  const int zero[4] = {kMagicBits, kMagicBits, kMagicBits, kMagicBits};
+  // Values are asked for together with the keys, as far as registers go.
+  constexpr int kAhead = kTiles > 1 ? 0 : kDim / 16 < 8 ? kDim / 16 : 8;
+  uint4 ahead[kAhead + 1];
+  const auto load_values = [&](int m) {
+    return __ldcg(reinterpret_cast<const uint4*>(
+        base + head.open_v_values + (((m / 4 * 2 + half) * 4 + m % 4) * 32 + lane) * 16));
+  };
+#pragma unroll
+  for (int m = 0; m < kAhead; ++m) ahead[m] = load_values(m);
+  float scores[kTiles][4];
+#pragma unroll
+  for (int t = 0; t < 2; ++t) {
+    int sums[kTiles][4];
+#pragma unroll
+    for (int j = 0; j < kSteps; ++j) {
+      const uint4 v =
+          *reinterpret_cast<const uint4*>(base + (((2 * half + t) * kSteps + j) * 32 + lane) * 16);
+      const uint32_t a[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        if (j == 0) {
+          ptx::MmaS8S8(sums[n], a, q.digits[n][j][0], q.digits[n][j][1], zero);
+        } else {
+          ptx::MmaS8S8(sums[n], a, q.digits[n][j][0], q.digits[n][j][1], sums[n]);
+        }
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float scale = k_scales[16 * t + 8 * h + r];
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        const float high = __int_as_float(sums[n][2 * h]) - kMagic;
+        const float low = __int_as_float(sums[n][2 * h + 1]) - kMagic;
+        scores[n][2 * t + h] = fmaf(high, 256.f, low) * scale * q.scale[n];
+      }
+    }
+  }
+  float v_scale[4], v_top = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int token = 16 * (i / 2) + 8 * (i % 2) + r;
+    v_scale[i] = first_pos + token < end ? v_scales[token] : 0.f;
+    v_top = fmaxf(v_top, v_scale[i]);
+  }
+  v_top = RowMax(v_top);
+  const float to_digit = v_top > 0 ? kRowWeight / v_top : 0.f;
+  uint32_t columns[kTiles][2];
+  float unit[kTiles];
+  const uint32_t selector = ColumnSelector(lane);
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+    const int token = (u.row_group * 4 * kTiles + 4 * n + c) / p.group;
+    const int pos = static_cast<int>(u.tile.first_pos) + token;
+    const int lowest = p.sliding_window > 0 ? pos - p.sliding_window : -1;
+    float top = kSmallest;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int key = first_pos + 16 * (i / 2) + 8 * (i % 2) + r;
+      if (p.softcap > 0) scores[n][i] = SoftCap(scores[n][i], p.softcap);
+      if (key > pos || key <= lowest) scores[n][i] = -INFINITY;
+      top = fmaxf(top, scores[n][i]);
+    }
+    top = RowMax(top);
+    const float factor = state->Raise(n, top);
+    float digits[4], sum = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float w = ptx::Exp2(scores[n][i] - top);
+      sum += w;
+      digits[i] = fmaf(w, v_scale[i] * to_digit, kTwo23);
+    }
+    state->l[n] = fmaf(sum, factor, state->l[n]);
+    unit[n] = factor * v_top * (1.f / kRowWeight);
+#pragma unroll
+    for (int t = 0; t < 2; ++t) {
+      columns[n][t] = WeightsToColumns(digits[2 * t], digits[2 * t + 1], selector);
+    }
+  }
+#pragma unroll
+  for (int m = 0; m < kDim / 16; ++m) {
+    const uint4 v = m < kAhead ? ahead[min(m, kAhead)] : load_values(m);
+    const uint32_t a[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      int sums[4];
+      ptx::MmaS8U8(sums, a, columns[n][0], columns[n][1], zero);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float high = __int_as_float(sums[2 * h]) - kMagic;
+        const float low = __int_as_float(sums[2 * h + 1]) - kMagic;
+        state->o[n][m][h] = fmaf(fmaf(high, 256.f, low), unit[n], state->o[n][m][h]);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tq

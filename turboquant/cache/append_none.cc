@@ -1,0 +1,13 @@
+// Builds without CUDA. Nothing gets here: there is no device cache to append to.
+#include "turboquant/cache/append_params.h"
+
+namespace tq {
+
+Status LaunchAppend(int, const AppendParams&, void*) {
+  return Unavailable("cuda: this build has no CUDA kernels");
+}
+Status LaunchAdvance(int32_t*, const int32_t*, int, int, void*) {
+  return Unavailable("cuda: this build has no CUDA kernels");
+}
+
+}  // namespace tq

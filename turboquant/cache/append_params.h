@@ -1,0 +1,52 @@
+// What the append kernel of a CUDA device reads: plain data, filled by device_cache.cc.
+#pragma once
+
+#include <cstdint>
+
+#include "turboquant/base/device.h"
+#include "turboquant/base/status.h"
+
+namespace tq {
+
+// One side of one KV head: how a row is rotated and what its codes are.
+struct AppendSide {
+  uint32_t open_values = 0, open_scales = 0;  // in the head's open part
+  uint32_t codes = 0, scales = 0;             // in the head's record
+  uint32_t signs[8] = {};                     // bit c % 32 of word c / 32: channel c is negated
+  int32_t bits = 0, num_levels = 0;
+  uint32_t in_place = 0;  // order of 2-bit codes
+  float thresholds[15] = {};
+  int8_t levels[16] = {};
+};
+
+struct AppendHead {
+  uint32_t open_offset = 0, record_offset = 0, side_offset = 0;  // in the layer's part of a slot
+  AppendSide sides[2];                                           // K, V
+};
+
+struct AppendParams {
+  uint8_t* sealed = nullptr;  // as in DeviceCache::LayerView
+  uint8_t* side_infos = nullptr;
+  uint8_t* open = nullptr;
+  uint32_t sealed_stride = 0, side_stride = 0, open_stride = 0;
+  const int32_t* sealed_table = nullptr;
+  const int32_t* open_table = nullptr;
+  int64_t table_stride = 0;
+  const int32_t* lengths = nullptr;  // the new tokens included
+  const int32_t* sequences = nullptr;
+  int32_t batch = 0, num_tokens = 0, num_kv_heads = 0;
+  int32_t sink_blocks = 0, recent_blocks = 0;
+  const AppendHead* heads = nullptr;
+  const void* k = nullptr;  // [batch][num_tokens][num_kv_heads][head_dim], after RoPE
+  const void* v = nullptr;
+  DeviceIo io = DeviceIo::kF32;
+  const float* log8 = nullptr;             // [256] Log8Table
+  unsigned long long* counters = nullptr;  // nonfinite_values, clamped_values
+};
+
+// head_dim 64, 128 or 256. `stream`: a cudaStream_t.
+Status LaunchAppend(int head_dim, const AppendParams& params, void* stream);
+// lengths[sequences[i]] += n for i below batch.
+Status LaunchAdvance(int32_t* lengths, const int32_t* sequences, int batch, int n, void* stream);
+
+}  // namespace tq
