@@ -326,10 +326,10 @@ Command AddBenchAttention(CLI::App& app) {
   CLI::App* command =
       AddCommand(app, "attention", "The decode attention of one layer alone, by format and shape",
                  "tq bench attention --kv f16,k4v4,k3v2 --head-dim 64 --group 3 --depth 1k,8k");
+  auto flags = std::make_shared<AttentionFlags>();
   command->add_option("--device", flags->device, "cpu or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}));
   command->add_option("--batch", flags->batches, "Sequences of one call, a list; cuda only");
-  auto flags = std::make_shared<AttentionFlags>();
   command->add_option("--kv", flags->kv, "Presets, or all: every registered pair of K and V");
   command->add_option("--head-dim", flags->head_dims, "Channels of a head, a list");
   command->add_option("--group", flags->groups, "Query heads per KV head, a list");

@@ -73,11 +73,34 @@ Status FillSlots(DeviceCache* cache, const Forms& one, ThreadPool& pool,
   return OkStatus();
 }
 
+// Microseconds of a layer, sorted: `call` of every layer in one graph, replayed; two replays more
+// than `runs` that are not counted.
+template <typename Call>
+Result<std::vector<double>> GraphTimes(int layers, int runs, const DeviceStream& stream,
+                                       const Call& call) {
+  TQ_RETURN_IF_ERROR(DeviceGraph::Begin(stream));
+  for (int layer = 0; layer < layers; ++layer) TQ_RETURN_IF_ERROR(call(layer));
+  TQ_ASSIGN_OR_RETURN(const DeviceGraph graph, DeviceGraph::End(stream));
+  TQ_ASSIGN_OR_RETURN(const DeviceEvent start, DeviceEvent::Create());
+  TQ_ASSIGN_OR_RETURN(const DeviceEvent end, DeviceEvent::Create());
+  std::vector<double> us;
+  for (int run = -2; run < runs; ++run) {
+    TQ_RETURN_IF_ERROR(start.Record(stream));
+    TQ_RETURN_IF_ERROR(graph.Launch(stream));
+    TQ_RETURN_IF_ERROR(end.Record(stream));
+    TQ_ASSIGN_OR_RETURN(const float ms, DeviceEvent::Milliseconds(start, end));
+    if (run >= 0) us.push_back(ms * 1e3 / layers);
+  }
+  TQ_RETURN_IF_ERROR(stream.Synchronize());
+  std::sort(us.begin(), us.end());
+  return us;
+}
+
 }  // namespace
 
 Result<DeviceAttentionTime> MeasureDeviceAttention(const DeviceAttentionCase& c, ThreadPool& pool,
                                                    const DeviceStream& stream) {
-  TQ_ASSIGN_OR_RETURN(const DeviceInfo info, GetDeviceInfo());
+  TQ_ASSIGN_OR_RETURN(const CudaDeviceInfo info, GetCudaDeviceInfo());
   DeviceAttentionTime time;
   Forms one;
   {
@@ -93,9 +116,10 @@ Result<DeviceAttentionTime> MeasureDeviceAttention(const DeviceAttentionCase& c,
   // window is open too.
   DeviceCacheOptions options;
   options.max_sequences = c.batch;
-  options.max_tokens = std::max<int64_t>(c.depth, (one.open + kSourceBlocks) * kPageLen);
+  options.max_tokens =
+      std::max<int64_t>(c.depth + kPageLen + 1, (one.open + kSourceBlocks) * kPageLen);
   options.open_slots = (c.batch + 1) * (one.open + 2);
-  options.sealed_slots = std::max<int64_t>(c.batch * one.sealed, kSourceBlocks + 2);
+  options.sealed_slots = std::max<int64_t>(c.batch * (one.sealed + 2), kSourceBlocks + 2);
   TQ_ASSIGN_OR_RETURN(const auto cache,
                       DeviceCache::Create(ConfigOf(c, time.layers), options, stream));
   TQ_RETURN_IF_ERROR(FillSlots(cache.get(), one, pool, stream));
@@ -121,32 +145,34 @@ Result<DeviceAttentionTime> MeasureDeviceAttention(const DeviceAttentionCase& c,
   TQ_RETURN_IF_ERROR(q_device.Upload(q.data(), values * sizeof(f16_t), 0, stream));
   TQ_RETURN_IF_ERROR(ids_device.Upload(ids.data(), ids.size() * sizeof(int32_t), 0, stream));
   TQ_RETURN_IF_ERROR(stream.Synchronize());
-  TQ_RETURN_IF_ERROR(DeviceGraph::Begin(stream));
-  for (int layer = 0; layer < time.layers; ++layer) {
-    TQ_RETURN_IF_ERROR(attention->Run(layer, ids_device.as<const int32_t>(), c.batch,
-                                      q_device.data(), out.data(), stream));
-  }
-  TQ_ASSIGN_OR_RETURN(const DeviceGraph graph, DeviceGraph::End(stream));
-  TQ_ASSIGN_OR_RETURN(const DeviceEvent start, DeviceEvent::Create());
-  TQ_ASSIGN_OR_RETURN(const DeviceEvent end, DeviceEvent::Create());
-  std::vector<double> us;
-  for (int run = -2; run < c.runs; ++run) {  // two are not counted
-    TQ_RETURN_IF_ERROR(start.Record(stream));
-    TQ_RETURN_IF_ERROR(graph.Launch(stream));
-    TQ_RETURN_IF_ERROR(end.Record(stream));
-    TQ_ASSIGN_OR_RETURN(const float ms, DeviceEvent::Milliseconds(start, end));
-    if (run >= 0) us.push_back(ms * 1e3 / time.layers);
-  }
-  TQ_RETURN_IF_ERROR(stream.Synchronize());
-  std::sort(us.begin(), us.end());
+  const auto attend = [&](int layer) {
+    return attention->Run(layer, ids_device.as<const int32_t>(), c.batch, q_device.data(),
+                          out.data(), stream);
+  };
+  TQ_ASSIGN_OR_RETURN(const std::vector<double> us,
+                      GraphTimes(time.layers, c.runs, stream, attend));
   time.us_per_layer = us[us.size() / 2];
   time.lowest_us = us.front();
   time.highest_us = us.back();
+  // Appending a token of each sequence; the queries serve as its keys and values.
+  if (c.num_tokens == 1 && cache->CheckAppend().ok()) {
+    const auto append = [&](int layer) {
+      return cache->Append(layer, ids_device.as<const int32_t>(), c.batch, 1, q_device.data(),
+                           q_device.data(), DeviceIo::kF16, stream);
+    };
+    const int64_t full = RoundUp<int64_t>(c.depth, kPageLen);
+    for (const int64_t length : {full, full + 1}) {  // the last of a block, the first of the next
+      for (int i = 0; i < c.batch; ++i) TQ_RETURN_IF_ERROR(cache->Claim(i, length, stream));
+      TQ_ASSIGN_OR_RETURN(const std::vector<double> append_us,
+                          GraphTimes(time.layers, c.runs, stream, append));
+      (length == full ? time.append_us : time.append_and_seal_us) = append_us[append_us.size() / 2];
+    }
+  }
   return time;
 }
 
 Result<int> RunDeviceAttentionBench(const DeviceAttentionPlan& plan, const OutputFlags& output) {
-  TQ_ASSIGN_OR_RETURN(const DeviceInfo info, GetDeviceInfo());
+  TQ_ASSIGN_OR_RETURN(const CudaDeviceInfo info, GetCudaDeviceInfo());
   TQ_ASSIGN_OR_RETURN(const DeviceStream stream, DeviceStream::Create());
   ThreadPool pool(0);
   // Before anything else is on the card, and of the size of a large cache.
@@ -212,6 +238,10 @@ Result<int> RunDeviceAttentionBench(const DeviceAttentionPlan& plan, const Outpu
             r["us_per_layer"] = time->us_per_layer;
             r["lowest_us_per_layer"] = time->lowest_us;
             r["highest_us_per_layer"] = time->highest_us;
+            if (time->append_us > 0) {
+              r["append_us_per_layer"] = time->append_us;
+              r["append_and_seal_us_per_layer"] = time->append_and_seal_us;
+            }
             r["bytes_per_layer"] = time->bytes_per_layer;
             r["bytes_per_second"] = rate;
             r["share_of_bandwidth"] = rate / read;

@@ -24,7 +24,10 @@ struct DeviceAttentionCase {
 struct DeviceAttentionTime {
   double us_per_layer = 0, lowest_us = 0, highest_us = 0;
   size_t bytes_per_layer = 0;  // that a call reads: records, side infos and open rows
-  int layers = 0;              // of the cache: calls of a run go through all of them
+  // Of appending one token of each sequence: within a block, and with the sealing of the block that
+  // leaves the window, which happens at one token of 64. 0: not supported.
+  double append_us = 0, append_and_seal_us = 0;
+  int layers = 0;  // of the cache: calls of a run go through all of them
   int blocks_per_multiprocessor = 0, rows = 0;
 };
 

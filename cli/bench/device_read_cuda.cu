@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(512) ReadKernel(const uint4* from, size_t coun
 }  // namespace
 
 Result<double> MeasureDeviceRead(size_t bytes, int runs, const DeviceStream& stream) {
-  TQ_ASSIGN_OR_RETURN(const DeviceInfo info, GetDeviceInfo());
+  TQ_ASSIGN_OR_RETURN(const CudaDeviceInfo info, GetCudaDeviceInfo());
   TQ_ASSIGN_OR_RETURN(const DeviceBuffer buffer, DeviceBuffer::Allocate(bytes));
   TQ_RETURN_IF_ERROR(buffer.Fill(0x5a, stream));
   TQ_ASSIGN_OR_RETURN(const DeviceEvent start, DeviceEvent::Create());

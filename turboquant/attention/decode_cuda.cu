@@ -374,7 +374,7 @@ Status PrepareDecodeKernel(int head_dim, int rows, uint32_t stage_bytes, int num
                                    cudaSharedmemCarveoutMaxShared)));
   TQ_RETURN_IF_ERROR(TQ_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
       &info->blocks_per_multiprocessor, kernel.function, 32 * kDecodeWarps, shared)));
-  TQ_ASSIGN_OR_RETURN(const DeviceInfo device, GetDeviceInfo());
+  TQ_ASSIGN_OR_RETURN(const CudaDeviceInfo device, GetCudaDeviceInfo());
   info->num_blocks = info->blocks_per_multiprocessor * device.num_multiprocessors;
   return OkStatus();
 }

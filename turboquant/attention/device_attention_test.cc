@@ -75,7 +75,7 @@ TEST(DeviceAttention, FormatsThatTheKernelLacksAreNamed) {
 class OnDevice : public testing::Test {
  protected:
   void SetUp() override {
-    if (!GetDeviceInfo().ok()) GTEST_SKIP() << GetDeviceInfo().status().ToString();
+    if (!GetCudaDeviceInfo().ok()) GTEST_SKIP() << GetCudaDeviceInfo().status().ToString();
     stream_ = std::make_unique<DeviceStream>(*DeviceStream::Create());
   }
 

@@ -18,7 +18,7 @@ namespace tq {
 // Numbers that a caller hands to kernels and gets back.
 enum class DeviceIo : int32_t { kF32, kF16, kBF16 };
 
-struct DeviceInfo {
+struct CudaDeviceInfo {
   std::string name;
   int compute_major = 0, compute_minor = 0;
   int num_multiprocessors = 0;
@@ -29,7 +29,7 @@ struct DeviceInfo {
 };
 
 // Of the current device. kUnavailable without CUDA in the build, a driver or a device.
-Result<DeviceInfo> GetDeviceInfo();
+Result<CudaDeviceInfo> GetCudaDeviceInfo();
 
 // An opaque handle that is moved, not copied, and destroyed by its owner.
 class DeviceHandle {

@@ -31,14 +31,14 @@ Status DeviceStatus(int error, const char* what) {
   }
 }
 
-Result<DeviceInfo> GetDeviceInfo() {
+Result<CudaDeviceInfo> GetCudaDeviceInfo() {
   int count = 0, device = 0;
   TQ_RETURN_IF_ERROR(TQ_CUDA(cudaGetDeviceCount(&count)));
   if (count == 0) return Unavailable("cuda: no device; this needs an NVIDIA card");
   TQ_RETURN_IF_ERROR(TQ_CUDA(cudaGetDevice(&device)));
   cudaDeviceProp p;
   TQ_RETURN_IF_ERROR(TQ_CUDA(cudaGetDeviceProperties(&p, device)));
-  DeviceInfo info;
+  CudaDeviceInfo info;
   info.name = p.name;
   info.compute_major = p.major;
   info.compute_minor = p.minor;

@@ -12,7 +12,7 @@ Status NoCuda() {
 
 }  // namespace
 
-Result<DeviceInfo> GetDeviceInfo() {
+Result<CudaDeviceInfo> GetCudaDeviceInfo() {
   return NoCuda();
 }
 Result<DeviceStream> DeviceStream::Create() {

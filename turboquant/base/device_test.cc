@@ -9,8 +9,8 @@ namespace {
 
 // On a machine without a card, or in a build without CUDA, everything says so and nothing crashes.
 TEST(Device, WithoutADeviceEveryCallIsUnavailable) {
-  if (GetDeviceInfo().ok()) GTEST_SKIP() << "this machine has a device";
-  for (const Status& s : {GetDeviceInfo().status(), DeviceStream::Create().status(),
+  if (GetCudaDeviceInfo().ok()) GTEST_SKIP() << "this machine has a device";
+  for (const Status& s : {GetCudaDeviceInfo().status(), DeviceStream::Create().status(),
                           DeviceEvent::Create().status(), DeviceBuffer::Allocate(64).status()}) {
     EXPECT_EQ(s.code(), StatusCode::kUnavailable) << s.ToString();
     EXPECT_NE(s.message().find("cuda: "), std::string::npos) << s.ToString();
@@ -18,7 +18,7 @@ TEST(Device, WithoutADeviceEveryCallIsUnavailable) {
 }
 
 TEST(Device, CopiesBytesBothWaysAndReplaysAGraph) {
-  if (!GetDeviceInfo().ok()) GTEST_SKIP() << GetDeviceInfo().status().ToString();
+  if (!GetCudaDeviceInfo().ok()) GTEST_SKIP() << GetCudaDeviceInfo().status().ToString();
   const auto stream = DeviceStream::Create();
   ASSERT_TRUE(stream.ok()) << stream.status().ToString();
   const auto buffer = DeviceBuffer::Allocate(1000);
@@ -40,7 +40,7 @@ TEST(Device, CopiesBytesBothWaysAndReplaysAGraph) {
 }
 
 TEST(Device, AnAllocationThatCannotBeSaysHowMuchIsFree) {
-  if (!GetDeviceInfo().ok()) GTEST_SKIP() << GetDeviceInfo().status().ToString();
+  if (!GetCudaDeviceInfo().ok()) GTEST_SKIP() << GetCudaDeviceInfo().status().ToString();
   const auto buffer = DeviceBuffer::Allocate(size_t{1} << 50);
   ASSERT_FALSE(buffer.ok());
   EXPECT_EQ(buffer.status().code(), StatusCode::kResourceExhausted);

@@ -13,7 +13,7 @@ using testing_util::Driver;
 using testing_util::SmallConfig;
 
 TEST(DeviceCache, WithoutADeviceItIsUnavailable) {
-  if (GetDeviceInfo().ok()) GTEST_SKIP() << "this machine has a device";
+  if (GetCudaDeviceInfo().ok()) GTEST_SKIP() << "this machine has a device";
   const auto stream = DeviceStream::Create();
   ASSERT_FALSE(stream.ok());
   EXPECT_EQ(stream.status().code(), StatusCode::kUnavailable);
@@ -22,7 +22,7 @@ TEST(DeviceCache, WithoutADeviceItIsUnavailable) {
 class OnDevice : public testing::Test {
  protected:
   void SetUp() override {
-    if (!GetDeviceInfo().ok()) GTEST_SKIP() << GetDeviceInfo().status().ToString();
+    if (!GetCudaDeviceInfo().ok()) GTEST_SKIP() << GetCudaDeviceInfo().status().ToString();
     stream_ = std::make_unique<DeviceStream>(*DeviceStream::Create());
   }
   std::unique_ptr<DeviceStream> stream_;
