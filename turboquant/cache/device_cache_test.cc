@@ -81,6 +81,37 @@ TEST_F(OnDevice, RunningOutOfSlotsLeavesTheSequenceEmpty) {
   EXPECT_TRUE((*device)->Import(*driver.cache, shorter, 0, *stream_).ok());
 }
 
+// Few launches of every kind, for the sanitizers.
+TEST_F(OnDevice, OneTokenSealsABlock) {
+  for (const int dim : {64, 128, 256}) {
+    CacheConfig config = SmallConfig("k3v2");
+    config.head_dim = dim;
+    Driver driver(config);
+    const SeqId seq = driver.cache->NewSequence();
+    driver.Append(seq, 256);
+    auto device = DeviceCache::Create(
+        config, {.max_tokens = 320, .open_slots = 6, .sealed_slots = 4}, *stream_);
+    ASSERT_TRUE(device.ok()) << device.status().ToString();
+    ASSERT_TRUE((*device)->Import(*driver.cache, seq, 0, *stream_).ok());
+    const auto rows = *DeviceBuffer::Allocate(static_cast<size_t>(2) * dim * 4);
+    const auto ids = *DeviceBuffer::Allocate(4);
+    ASSERT_TRUE(rows.Fill(0, *stream_).ok());
+    ASSERT_TRUE(ids.Fill(0, *stream_).ok());
+    ASSERT_TRUE((*device)->Reserve(0, 1, *stream_).ok());
+    ASSERT_TRUE((*device)->Advance(ids.as<int32_t>(), 1, 1, *stream_).ok());
+    for (int layer = 0; layer < 2; ++layer) {
+      const Status s = (*device)->Append(layer, ids.as<int32_t>(), 1, 1, rows.data(), rows.data(),
+                                         DeviceIo::kF32, *stream_);
+      ASSERT_TRUE(s.ok()) << s.ToString();
+    }
+    ASSERT_TRUE(stream_->Synchronize().ok());
+    driver.Append(seq, 1);  // seals block 1 from the same rows
+    std::vector<std::byte> sealed(driver.cache->sealed_slot_bytes());
+    ASSERT_TRUE((*device)->Export(0, 1, nullptr, sealed.data(), *stream_).ok());
+    EXPECT_EQ(0, std::memcmp(sealed.data(), driver.cache->SealedSlot(seq, 1), sealed.size()));
+  }
+}
+
 // Tokens that were appended and sealed on the device have the bytes that the CPU gives them.
 TEST_F(OnDevice, AppendsAndSealsAsTheCpuDoes) {
   for (const char* preset : {"k4v4", "k3v2", "k2v3"}) {
