@@ -6,10 +6,9 @@
 #include <random>
 
 #include "turboquant/attention/attention_kernels.h"
+#include "turboquant/attention/exact_attention_for_test.h"
 #include "turboquant/base/isa.h"
-#include "turboquant/codec/anchor.h"
 #include "turboquant/codec/codec_grid_for_test.h"
-#include "turboquant/codec/decode.h"
 #include "turboquant/codec/rope_for_test.h"
 
 namespace tq {
@@ -67,87 +66,10 @@ struct Fixture {
   ThreadPool pool{2};
 };
 
-// Softmax attention in double over the decoded rows of the cache: what the arithmetic must reach
-// up to the rounding of the query and weight digits.
 std::vector<float> Exact(Fixture& f, const std::vector<float>& q, const AttentionParams& params,
                          int64_t position) {
-  const KvCache& cache = *f.cache;
-  const int q_heads = params.num_q_heads;
-  const int64_t window = cache.config().window(0);
-  const int64_t first = window == 0 ? 0 : std::max<int64_t>(0, position + 1 - window);
-  const int dim = cache.config().head_dim, kv_heads = cache.config().num_kv_heads;
-  std::vector<float> out(static_cast<size_t>(q_heads) * dim);
-  for (int h = 0; h < q_heads; ++h) {
-    const int head = h / (q_heads / kv_heads);
-    const KvCache::HeadLayout& l = cache.layout(0, head);
-    std::vector<float> qr(q.begin() + h * dim, q.begin() + (h + 1) * dim);
-    const std::vector<float> q_plain = qr;
-    l.k_rotation.ForwardQuery(qr.data());
-    std::vector<double> scores;
-    std::vector<std::vector<float>> values;
-    for (int64_t b = first / kPageLen; b <= position / kPageLen; ++b) {
-      std::vector<float> kd(static_cast<size_t>(kPageLen) * dim), vd(kd.size());
-      if (window > 0 || cache.rule().ReadsOpen(b, position / kPageLen)) {
-        const std::byte* s =
-            (window > 0 ? cache.WindowSlot(f.seq, b) : cache.OpenSlot(f.seq, b)) + l.open_offset;
-        DecodeOpenSide({Side::kK, dim, l.open.k_type, s + l.open.k_values,
-                        reinterpret_cast<const float*>(s + l.open.k_scales)},
-                       kd.data());
-        DecodeOpenSide({Side::kV, dim, l.open.v_type, s + l.open.v_values,
-                        reinterpret_cast<const float*>(s + l.open.v_scales)},
-                       vd.data());
-      } else {
-        const std::byte* s = cache.SealedSlot(f.seq, b);
-        const auto* r = reinterpret_cast<const uint8_t*>(s + l.record_offset);
-        const auto* info = reinterpret_cast<const RecordSideInfo*>(s + l.side_offset);
-        DecodeSealedSide(l.format.k, &l.k_book, Side::kK, dim, r + l.record.k_codes,
-                         r + l.record.k_scales, info->k_base, kd.data());
-        DecodeSealedSide(l.format.v, &l.v_book, Side::kV, dim, r + l.record.v_codes,
-                         r + l.record.v_scales, info->v_base, vd.data());
-        const auto* anchors = reinterpret_cast<const AnchorInfo*>(info + 1);
-        for (int a = 0; a < l.format.anchors; ++a) {
-          const size_t bytes = AnchorBytes(l.format, dim) / l.format.anchors;
-          std::vector<float> row(static_cast<size_t>(PaddedDim(dim)));
-          const auto add = [&](size_t rows, bf16_t scale, std::vector<float>& target) {
-            DecodeAnchorRow(l.format.anchor_bits, r + rows + a * bytes, scale, PaddedDim(dim),
-                            row.data());
-            for (int c = 0; c < dim; ++c) target[anchors[a].token * dim + c] += row[c];
-          };
-          add(l.record.k_anchors, anchors[a].k_scale, kd);
-          add(l.record.v_anchors, anchors[a].v_scale, vd);
-        }
-      }
-      for (int t = 0; t < kPageLen && b * kPageLen + t <= position; ++t) {
-        if (b * kPageLen + t < first) continue;
-        double s = 0;
-        for (int c = 0; c < dim; ++c) s += static_cast<double>(qr[c]) * kd[t * dim + c];
-        if (!l.center.empty()) {
-          // q . R_t mu = -q . (0 - R_t mu)
-          std::vector<float> minus(static_cast<size_t>(dim), 0.f);
-          cache.center_table().Subtract(l.center, b * kPageLen + t, minus.data());
-          for (int c = 0; c < dim; ++c) s -= static_cast<double>(q_plain[c]) * minus[c];
-        }
-        s *= params.scale > 0 ? params.scale : 1 / std::sqrt(static_cast<double>(dim));
-        if (params.softcap > 0) s = params.softcap * std::tanh(s / params.softcap);
-        scores.push_back(s);
-        values.emplace_back(vd.begin() + t * dim, vd.begin() + (t + 1) * dim);
-      }
-    }
-    double top = params.sinks == nullptr ? -1e300 : params.sinks[h];
-    for (const double s : scores) top = std::max(top, s);
-    double sum = params.sinks == nullptr ? 0 : std::exp(params.sinks[h] - top);
-    std::vector<double> o(static_cast<size_t>(dim), 0.0);
-    for (size_t t = 0; t < scores.size(); ++t) {
-      const double p = std::exp(scores[t] - top);
-      sum += p;
-      for (int c = 0; c < dim; ++c) o[c] += p * values[t][c];
-    }
-    std::vector<float> row(static_cast<size_t>(dim));
-    for (int c = 0; c < dim; ++c) row[c] = static_cast<float>(o[c] / sum);
-    l.v_rotation.Inverse(row.data());
-    std::copy(row.begin(), row.end(), out.begin() + h * dim);
-  }
-  return out;
+  return testing_util::ExactAttention(*f.cache, f.seq, 0, params, q, position,
+                                      f.cache->config().window(0));
 }
 
 std::vector<float> Exact(Fixture& f, const std::vector<float>& q, int q_heads, int64_t position) {
@@ -162,11 +84,7 @@ HeadTensors CalibratedTensors(const HeadFormat& f) {
   return t;
 }
 
-double RelativeDistance(const std::vector<float>& a, const std::vector<float>& b) {
-  double d = 0, n = 0;
-  for (size_t i = 0; i < a.size(); ++i) d += (a[i] - b[i]) * (a[i] - b[i]), n += b[i] * b[i];
-  return std::sqrt(d / n);
-}
+using testing_util::RelativeDistance;
 
 // Every K x V pair of registered formats, every ISA, odd lengths. Bound: query digits are rounded
 // to 1/127 of their largest and weights to 1/255: about 1 % of the output for random data, 2.5 % is

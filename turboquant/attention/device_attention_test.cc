@@ -154,8 +154,10 @@ class OnDevice : public testing::Test {
         }
         const std::vector<float> rows(q.begin() + at, q.begin() + at + q_heads * dim);
         const std::vector<float> want =
-            testing_util::ExactAttention(*cpu, sequences[static_cast<size_t>(i)], 0, rows, q_heads,
-                                         position, {shape.softcap, shape.sliding_window});
+            testing_util::ExactAttention(
+                *cpu, sequences[static_cast<size_t>(i)], 0,
+                {.num_q_heads = q_heads, .softcap = static_cast<float>(shape.softcap)}, rows,
+                position, shape.sliding_window);
         const double distance = testing_util::RelativeDistance(got, want);
         worst_ = std::max(worst_, distance);
         EXPECT_LT(distance, bound)

@@ -6,24 +6,21 @@
 #include <cmath>
 #include <vector>
 
+#include "turboquant/attention/attention.h"
 #include "turboquant/cache/cache.h"
 #include "turboquant/codec/anchor.h"
 #include "turboquant/codec/decode.h"
 
 namespace tq::testing_util {
 
-struct ExactOptions {
-  double softcap = 0;      // 0: none
-  int sliding_window = 0;  // tokens seen, the query's own included; 0: all
-};
-
 // K and V of one block and head in the head's basis, [64][head_dim] each, in the form that a query
 // in `query_block` reads.
 inline void DecodeBlock(const KvCache& cache, SeqId seq, const KvCache::HeadLayout& l, int64_t b,
                         int64_t query_block, float* kd, float* vd) {
   const int dim = cache.config().head_dim;
-  if (cache.rule().ReadsOpen(b, query_block)) {
-    const std::byte* s = cache.OpenSlot(seq, b) + l.open_offset;
+  if (l.window > 0 || cache.rule().ReadsOpen(b, query_block)) {
+    const std::byte* s =
+        (l.window > 0 ? cache.WindowSlot(seq, b) : cache.OpenSlot(seq, b)) + l.open_offset;
     DecodeOpenSide({Side::kK, dim, l.open.k_type, s + l.open.k_values,
                     reinterpret_cast<const float*>(s + l.open.k_scales)},
                    kd);
@@ -53,16 +50,16 @@ inline void DecodeBlock(const KvCache& cache, SeqId seq, const KvCache::HeadLayo
   }
 }
 
-// q: [q_heads][head_dim] of the query at `position`, after RoPE.
+// q: [num_q_heads][head_dim] of the query at `position`, after RoPE. `window`: tokens that it sees,
+// its own included; 0: all.
 inline std::vector<float> ExactAttention(const KvCache& cache, SeqId seq, int layer,
-                                         const std::vector<float>& q, int q_heads, int64_t position,
-                                         const ExactOptions& options = {}) {
+                                         const AttentionParams& params, const std::vector<float>& q,
+                                         int64_t position, int64_t window) {
   const int dim = cache.config().head_dim, kv_heads = cache.config().num_kv_heads;
-  const int group = q_heads / kv_heads;
-  std::vector<float> out(static_cast<size_t>(q_heads) * dim);
+  const int group = params.num_q_heads / kv_heads;
+  std::vector<float> out(static_cast<size_t>(params.num_q_heads) * dim);
   const int64_t query_block = position / kPageLen;
-  const int64_t lowest =
-      options.sliding_window > 0 ? std::max<int64_t>(0, position - options.sliding_window + 1) : 0;
+  const int64_t lowest = window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
   for (int head = 0; head < kv_heads; ++head) {
     const KvCache::HeadLayout& l = cache.layout(layer, head);
     std::vector<std::vector<float>> rotated;
@@ -89,15 +86,17 @@ inline std::vector<float> ExactAttention(const KvCache& cache, SeqId seq, int la
             s += static_cast<double>(rotated[g][c]) * kd[t * dim + c] -
                  static_cast<double>(plain[c]) * minus[c];
           }
-          s /= std::sqrt(static_cast<double>(dim));
-          if (options.softcap > 0) s = options.softcap * std::tanh(s / options.softcap);
+          s *= params.scale > 0 ? params.scale : 1 / std::sqrt(static_cast<double>(dim));
+          if (params.softcap > 0) s = params.softcap * std::tanh(s / params.softcap);
           scores[g].push_back(s);
         }
       }
     }
     for (int g = 0; g < group; ++g) {
-      const double top = *std::max_element(scores[g].begin(), scores[g].end());
-      double sum = 0;
+      const float* sink = params.sinks == nullptr ? nullptr : params.sinks + head * group + g;
+      double top = sink == nullptr ? -1e300 : *sink;
+      for (const double score : scores[g]) top = std::max(top, score);
+      double sum = sink == nullptr ? 0 : std::exp(*sink - top);
       std::vector<double> o(static_cast<size_t>(dim), 0.0);
       for (size_t t = 0; t < scores[g].size(); ++t) {
         const double p = std::exp(scores[g][t] - top);

@@ -44,6 +44,14 @@ Result<std::unique_ptr<DeviceCache>> DeviceCache::Create(const CacheConfig& conf
                                                          const DeviceStream& stream) {
   std::unique_ptr<DeviceCache> cache(new DeviceCache);
   TQ_ASSIGN_OR_RETURN(cache->schema_, KvCache::Create(config));
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    if (config.window(layer) > 0) {
+      return Unsupported("device cache: layer ", layer, " has a sliding window of ",
+                         config.window(layer),
+                         " tokens; layers that keep all tokens are supported (attention takes a "
+                         "window of its own)");
+    }
+  }
   if (options.max_sequences < 1 || options.max_tokens < 1 || options.open_slots < 1 ||
       options.sealed_slots < 0 || options.open_slots > INT32_MAX ||
       options.sealed_slots > INT32_MAX) {
