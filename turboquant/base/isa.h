@@ -19,8 +19,8 @@ void ResetIsa();
 
 // True while the plain-loop reference is forced.
 bool UseReferenceKernels();
-// True where the AVX-512 set in use has VNNI and VBMI too ("avx3_vnni"): dot products and shuffles of
-// bytes, which Highway's sets do not tell apart.
+// True where the AVX-512 set in use has VNNI and VBMI too ("avx3_vnni"): dot products and shuffles
+// of bytes, which Highway's sets do not tell apart.
 bool UseVnni();
 // Name of the set in use, lower case: "ref", "avx2"...
 std::string CurrentIsa();
