@@ -24,7 +24,7 @@ def machine():
     info = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
     name = re.search(r"model name\s*: (.*)", info)
     flags = set(re.search(r"flags\s*: (.*)", info).group(1).split())
-    shown = [f for f in ("avx2", "avx512f", "avx512_vnni", "avx512_vbmi", "avx_vnni") if f in flags]
+    shown = [f for f in ("avx2", "avx512f", "avx512_vnni", "avx512vbmi", "avx_vnni") if f in flags]
     return {"processor": name.group(1).strip() if name else platform.machine(),
             "cores": os.cpu_count(), "isa": shown,
             "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30,

@@ -7,7 +7,8 @@ usage: bench/weights.py [--runs N] [--threads N] [--tokens 512] [--isa avx2] [--
 For each file runs `tq bench prefill` and `tq bench decode` at depth 0 over the f16 cache, whose runs
 alternate with those of llama-bench, and keeps medians and ratios. Files of other types are made of
 one by llama-quantize. With --isa, name a llama-bench that is built for no more. Adds to
-bench/results/NAME.json (weights.json): a file that is measured again replaces its old row.
+bench/results/NAME.json (weights.json): a file that is measured again replaces its old row. Rows of
+another processor, or with other threads or runs, are dropped.
 """
 import argparse
 import json
@@ -46,7 +47,7 @@ def main():
     parser.add_argument("files", nargs="+")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--tokens", default="512")
+    parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--isa", default="")
     parser.add_argument("--name", default="weights")
@@ -58,10 +59,13 @@ def main():
     wait_for_quiet(minutes=0.2)
     path = RESULTS / f"{options.name}.json"
     old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"results": []}
-    result = {"machine": machine(), "threads": options.threads, "runs": options.runs,
-              "results": old["results"]}
+    result = {"machine": machine(), "threads": options.threads, "runs": options.runs}
+    # Rows of another machine or another way to measure would stand under this header.
+    same = all(old.get("machine", {}).get(k) == result["machine"][k] for k in ("processor", "isa")) \
+        and all(old.get(k) == result[k] for k in ("threads", "runs"))
+    result["results"] = old["results"] if same else []
     for file in options.files:
-        prefill = bench("prefill", file, ["--tokens", options.tokens], options)
+        prefill = bench("prefill", file, ["--tokens", str(options.tokens)], options)
         decode = bench("decode", file,
                        ["--depth", "0", "--steps", str(options.steps), "--peer-types", "f16",
                         "--peer-steps", str(options.steps), "--peer-runs", str(options.runs)],
@@ -71,7 +75,7 @@ def main():
         row = {"model": prefill["model"], "weights": prefill["weights"],
                "weight_bytes": prefill["weight_bytes"], "isa": prefill["isa"],
                "load_seconds": round(prefill["load_seconds"], 3),
-               "prefill": {"tokens": int(options.tokens), **row_of(prefill)},
+               "prefill": {"tokens": options.tokens, **row_of(prefill)},
                "decode": {"depth": 0, **row_of(decode)}}
         result["results"] = [r for r in result["results"]
                              if (r["model"], r["isa"]) != (row["model"], row["isa"])] + [row]

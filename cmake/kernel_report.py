@@ -5,11 +5,12 @@ usage: cmake/kernel_report.py [--arch 80] [--nvcc nvcc]
 
 Compiles the *_cuda.cu files for one architecture, which needs nvcc and no card. A limit is what the
 occupancy that the kernel was measured with allows: bytes spilled to memory, by the start of the
-kernel's name and its template arguments.
+kernel's name and its template arguments. Exit 77 (a skipped test) where there is no nvcc.
 """
 import argparse
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -48,6 +49,9 @@ def main():
     parser.add_argument("--arch", default="80")
     parser.add_argument("--nvcc", default="nvcc")
     options = parser.parse_args()
+    if shutil.which(options.nvcc) is None:
+        print(f"{options.nvcc} is not installed: CUDA kernels are not compiled here")
+        return 77
     over = 0
     print(f"{'kernel':28} {'registers':>9} {'spilled':>8} {'shared':>7}")
     for source in sorted((ROOT / "turboquant").rglob("*_cuda.cu")):

@@ -342,9 +342,14 @@ Command AddBenchAttention(CLI::App& app) {
   command->add_option("--threads", flags->threads, "Threads; 0 = one per physical core");
   command->add_option("--runs", flags->runs, "Times to run it; the median counts");
   flags->output.Add(command);
-  return {"attention", [flags]() -> Result<int> {
+  return {"attention", [flags, command]() -> Result<int> {
             TQ_ASSIGN_OR_RETURN(Plan plan, MakePlan(*flags));
             if (flags->device == "cuda") {
+              for (const char* host_only : {"--threads", "--working-set", "--bandwidth"}) {
+                if (command->count(host_only) > 0) {
+                  return InvalidArgument(host_only, " has no meaning with --device cuda");
+                }
+              }
               return RunDeviceAttentionBench(
                   {plan.formats, plan.head_dims, plan.groups, plan.depths, plan.batches,
                    flags->kv_heads, flags->runs},

@@ -176,7 +176,8 @@ Result<int> RunDeviceAttentionBench(const DeviceAttentionPlan& plan, const Outpu
   TQ_ASSIGN_OR_RETURN(const DeviceStream stream, DeviceStream::Create());
   ThreadPool pool(0);
   // Before anything else is on the card, and of the size of a large cache.
-  TQ_ASSIGN_OR_RETURN(const double read, MeasureDeviceRead(size_t{8} << 30, 9, stream));
+  const size_t read_bytes = std::min(size_t{8} << 30, info.free_bytes / 2);
+  TQ_ASSIGN_OR_RETURN(const double read, MeasureDeviceRead(read_bytes, 9, stream));
   nlohmann::ordered_json document = BenchDocument(LoadAverage());
   const auto version = [](int v) { return StrCat(v / 1000, ".", v % 1000 / 10); };
   document["device"] = {{"name", info.name},

@@ -340,9 +340,6 @@ Kernel Make() {
 }
 
 Kernel KernelFor(int head_dim, int rows) {
-#ifdef TQ_ONE_DECODE_KERNEL  // while one kernel is worked on
-  return Make<128, 1, 4>();
-#else
   switch (head_dim * 100 + rows) {
     case 6404: return Make<64, 1, 4>();
     case 6408: return Make<64, 2, 4>();
@@ -354,7 +351,6 @@ Kernel KernelFor(int head_dim, int rows) {
     case 25608: return Make<256, 2, 2>();
     default: return Make<256, 4, 1>();
   }
-#endif
 }
 
 size_t SharedBytes(const Kernel& kernel, uint32_t stage_bytes, int num_kv_heads) {
@@ -367,14 +363,24 @@ Status PrepareDecodeKernel(int head_dim, int rows, uint32_t stage_bytes, int num
                            DecodeKernelInfo* info) {
   const Kernel kernel = KernelFor(head_dim, rows);
   const size_t shared = SharedBytes(kernel, stage_bytes, num_kv_heads);
+  TQ_ASSIGN_OR_RETURN(const CudaDeviceInfo device, GetCudaDeviceInfo());
+  cudaFuncAttributes attributes;
+  TQ_RETURN_IF_ERROR(TQ_CUDA(cudaFuncGetAttributes(&attributes, kernel.function)));
+  const size_t limit = device.shared_bytes_per_block - attributes.sharedSizeBytes;
+  if (shared > limit) {
+    return Unsupported("cuda decode attention: head_dim ", head_dim, " with ", rows,
+                       " rows and records of this format needs ", shared,
+                       " bytes of shared memory a thread block, ", device.name, " has ", limit,
+                       "; supported there: fewer bits, or a smaller head_dim");
+  }
+  // The attribute is the function's, not this caller's: others may need more than `shared`.
   TQ_RETURN_IF_ERROR(TQ_CUDA(cudaFuncSetAttribute(
-      kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared))));
+      kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(limit))));
   TQ_RETURN_IF_ERROR(
       TQ_CUDA(cudaFuncSetAttribute(kernel.function, cudaFuncAttributePreferredSharedMemoryCarveout,
                                    cudaSharedmemCarveoutMaxShared)));
   TQ_RETURN_IF_ERROR(TQ_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
       &info->blocks_per_multiprocessor, kernel.function, 32 * kDecodeWarps, shared)));
-  TQ_ASSIGN_OR_RETURN(const CudaDeviceInfo device, GetCudaDeviceInfo());
   info->num_blocks = info->blocks_per_multiprocessor * device.num_multiprocessors;
   return OkStatus();
 }

@@ -76,7 +76,7 @@ struct DecodeParams {
   float* partial_out = nullptr;    // [num_blocks + num_units][rows][head_dim]
   float* partial_state = nullptr;  // the same parts, [rows][m, l]
   uint32_t* arrivals = nullptr;    // [num_units], all 0 between launches
-  uint32_t stage_bytes = 0;        // of a warp's ring, a multiple of 128
+  uint32_t stage_bytes = 0;        // of one of the two stages of a warp's ring, a multiple of 128
   int64_t min_range_cost = 0;      // of a range: no less than an item costs
 };
 

@@ -188,7 +188,7 @@ __device__ void OpenItem(const DecodeParams& p, const Unit& u, const DecodeHead&
   if (first_pos >= end) return;  // an empty sequence
   const int slot =
       p.open_table[static_cast<int64_t>(p.sequences[u.tile.sequence]) * p.table_stride + block];
-  const uint8_t* base = p.open + slot * p.open_stride + head.open_offset;
+  const uint8_t* base = p.open + static_cast<uint64_t>(slot) * p.open_stride + head.open_offset;
   const float* k_scales = reinterpret_cast<const float*>(base + head.open_k_scales) + 32 * half;
   const float* v_scales = reinterpret_cast<const float*>(base + head.open_v_scales) + 32 * half;
   const int zero[4] = {kMagicBits, kMagicBits, kMagicBits, kMagicBits};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numbers>
 
 #include "turboquant/codec/fragment_layout.h"
@@ -88,8 +89,8 @@ DecodeHeadIndex MakeIndex(const DeviceCache& cache, int layer, int head,
   i.record_offset = static_cast<uint32_t>(cache.head(layer, head).record_offset);
   i.record_bytes = static_cast<uint32_t>(l.record.bytes);
   i.sealed_cost = i.record_bytes / 64;
-  // Open rows are read without a ring and take longer than their bytes say. Measured: 3/4 of this is
-  // 6 % slower with one sequence of 32 KV heads.
+  // Open rows are read without a ring and take longer than their bytes say. Measured: 3/4 of this
+  // is 6 % slower with one sequence of 32 KV heads.
   i.open_cost = static_cast<uint32_t>(l.open.bytes / 2 / 64 * 3 / 2);
   if (before != nullptr) {
     i.sealed_before = before->sealed_before + before->sealed_cost;
@@ -128,6 +129,12 @@ Result<std::unique_ptr<DeviceAttention>> DeviceAttention::Create(
     return InvalidArgument("cuda decode attention: ", config.num_tokens, " queries of each of ",
                            config.max_batch, " sequences; 1 to 8 queries and at least 1 sequence");
   }
+  if (config.num_tokens > std::max(1, c.rollback_len)) {
+    return InvalidArgument(
+        "cuda decode attention: ", config.num_tokens,
+        " queries of a sequence read blocks that a cache with rollback_len = ", c.rollback_len,
+        " no longer holds open; at most ", std::max(1, c.rollback_len), " queries");
+  }
   const int group = config.num_q_heads / c.num_kv_heads;
   std::unique_ptr<DeviceAttention> a(new DeviceAttention);
   a->cache_ = &cache;
@@ -153,7 +160,8 @@ Result<std::unique_ptr<DeviceAttention>> DeviceAttention::Create(
     a->layers_.push_back(costs);
   }
   const int rows = config.num_tokens * group;
-  a->rows_ = rows <= 4 ? 4 : rows <= 8 ? 8 : 16;
+  a->rows_ = *std::find_if(std::begin(kDecodeRows), std::end(kDecodeRows) - 1,
+                           [rows](int at_once) { return rows <= at_once; });
   const int num_row_groups = DivCeil(rows, a->rows_);
 
   DecodeParams& p = a->params_;

@@ -37,7 +37,8 @@ class DeviceAttention {
   // q, out: device memory, [batch][num_tokens][num_q_heads][head_dim], q after RoPE. `sequences`:
   // device memory, [batch] sequences of the cache. One launch, no waiting; can be captured in a
   // graph: lengths and page tables are read when it runs. A sequence shorter than num_tokens has
-  // queries in front of it that get zeros.
+  // queries in front of it that get zeros. Calls share a workspace: one after another, in the order
+  // of one stream.
   Status Run(int layer, const int32_t* sequences, int batch, const void* q, void* out,
              const DeviceStream& stream) const;
 

@@ -63,13 +63,13 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// Copies to shared memory that complete in groups.
 // Of data that is read once: it leaves the L2 cache before anything else does.
 __device__ __forceinline__ uint64_t ReadOncePolicy() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
+// Copies to shared memory that complete in groups.
 __device__ __forceinline__ void CopyAsync16(uint32_t to, const void* from, uint64_t policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                "l"(policy)

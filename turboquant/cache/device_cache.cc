@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "turboquant/cache/snapshot.h"
 #include "turboquant/codec/fragment_layout.h"
 #include "turboquant/codec/log8.h"
 
@@ -52,12 +53,14 @@ Result<std::unique_ptr<DeviceCache>> DeviceCache::Create(const CacheConfig& conf
                          "window of its own)");
     }
   }
-  if (options.max_sequences < 1 || options.max_tokens < 1 || options.open_slots < 1 ||
+  if (options.max_sequences < 1 || options.max_tokens < 1 ||
+      options.max_tokens > INT32_MAX - kPageLen || options.open_slots < 1 ||
       options.sealed_slots < 0 || options.open_slots > INT32_MAX ||
       options.sealed_slots > INT32_MAX) {
     return InvalidArgument("device cache: ", options.max_sequences, " sequences of ",
                            options.max_tokens, " tokens in ", options.open_slots, " open and ",
-                           options.sealed_slots, " sealed blocks; at least 1, 1, 1 and 0");
+                           options.sealed_slots,
+                           " sealed blocks; at least 1, 1, 1 and 0, below 2^31");
   }
   cache->options_ = options;
   cache->table_stride_ = DivCeil<int64_t>(options.max_tokens, kPageLen);
@@ -166,7 +169,9 @@ Status DeviceCache::Clear(int sequence, const DeviceStream& stream) {
 }
 
 bool DeviceCache::HasOpen(int64_t b, int64_t length) const {
-  const int64_t query_block = std::max<int64_t>(0, length - config().rollback_len) / kPageLen;
+  // The last token may be asked for again even where nothing is rolled back.
+  const int64_t back = std::max(1, config().rollback_len);
+  const int64_t query_block = std::max<int64_t>(0, length - back) / kPageLen;
   return b * kPageLen < length && rule().ReadsOpen(b, std::max(b, query_block));
 }
 
@@ -199,11 +204,14 @@ Status DeviceCache::TakeSlots(Sequence* s, int64_t length, const char* what) {
 }
 
 Status DeviceCache::Import(const KvCache& from, SeqId seq, int to, const DeviceStream& stream) {
-  TQ_RETURN_IF_ERROR(Clear(to, stream));
-  if (from.config().formats != config().formats || from.config().head_dim != config().head_dim ||
-      from.config().recent != config().recent) {
-    return InvalidArgument("device cache: the formats of the sequence to import differ");
+  CacheConfig theirs = from.config();
+  theirs.rollback_len = config().rollback_len;
+  if (const std::string here = DescribeFormats(config()), there = DescribeFormats(theirs);
+      here != there) {
+    return InvalidArgument("device cache: the sequence to import lies in a cache of\n", there,
+                           "this one is of\n", here, "both must be equal");
   }
+  TQ_RETURN_IF_ERROR(Clear(to, stream));
   TQ_ASSIGN_OR_RETURN(const int64_t length, from.Length(seq));
   Sequence& s = sequences_[static_cast<size_t>(to)];
   if (const Status taken = TakeSlots(&s, length, "a sequence"); !taken.ok()) {
@@ -349,13 +357,15 @@ Status DeviceCache::Claim(int to, int64_t length, const DeviceStream& stream) {
 
 Status DeviceCache::CheckAppend() const {
   const CacheConfig& c = config();
-  const bool fits = c.recent == RecentType::kQ8 && c.head_dim >= 64 && c.head_dim <= 256 &&
-                    (c.head_dim & (c.head_dim - 1)) == 0 &&
-                    std::all_of(c.formats.begin(), c.formats.end(), [](const HeadFormat& f) {
-                      return CanAppend(f.k) && CanAppend(f.v) && f.anchors == 0;
-                    });
-  if (fits) return OkStatus();
-  return Unsupported("device cache: tokens of ", PresetName(c.formats.front()), " at head_dim ",
+  const bool fits =
+      c.recent == RecentType::kQ8 && (c.head_dim == 64 || c.head_dim == 128 || c.head_dim == 256);
+  const auto head = std::find_if(c.formats.begin(), c.formats.end(), [fits](const HeadFormat& f) {
+    return !fits || !CanAppend(f.k) || !CanAppend(f.v) || f.anchors > 0;
+  });
+  if (head == c.formats.end()) return OkStatus();
+  const auto index = head - c.formats.begin();
+  return Unsupported("device cache: tokens of ", PresetName(*head), " (layer ",
+                     index / c.num_kv_heads, ", KV head ", index % c.num_kv_heads, ") at head_dim ",
                      c.head_dim,
                      " cannot be appended on the device; supported: k<a>v<b> with a and b in 2, 3, "
                      "4 without centre and anchors, an 8-bit window, head_dim 64, 128 and 256");

@@ -7,8 +7,12 @@
 #include "turboquant/base/hwy_compat-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-#if TQ_MATMUL_VNNI
-#pragma GCC target("avx512vnni")  // until HWY_AFTER_NAMESPACE
+#if TQ_MATMUL_VNNI  // until HWY_AFTER_NAMESPACE
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512vnni"))), apply_to = function)
+#else
+#pragma GCC target("avx512vnni")
+#endif
 #endif
 namespace tq {
 namespace HWY_NAMESPACE {
@@ -525,4 +529,7 @@ void MultiplyPanels(const PanelRange& range) {
 }  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace tq
+#if TQ_MATMUL_VNNI && defined(__clang__)
+#pragma clang attribute pop
+#endif
 HWY_AFTER_NAMESPACE();

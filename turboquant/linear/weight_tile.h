@@ -8,7 +8,7 @@
 namespace tq {
 
 // 16-bit codes (offset taken off) with float scales and minima; or float weights. What is in use of
-// it fits into the first-level cache beside a few rows of activations.
+// it fits into the first- or second-level cache beside a few rows of activations.
 struct WeightTile {
   static constexpr int kBlocks = 32;                            // of 32 inputs, at most
   alignas(64) int16_t codes[kBlocks * kBlockLen * kPanelRows];  // [pairs of inputs][16 rows][2]
