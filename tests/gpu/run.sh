@@ -35,7 +35,7 @@ step() {  # NAME COMMAND...
     failed=1
   fi
 }
-device='Device.*:DeviceCache.*:DeviceAttention.*:OnDevice.*'
+device='Device.*:DeviceCache.*:DeviceAttention.*:OnDevice.*-*WithoutADevice*'
 for test in base cache attention; do
   step "$test" "$tests/${test}_test" --gtest_filter="$device"
 done
