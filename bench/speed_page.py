@@ -179,6 +179,25 @@ def attention_lines(result):
     return lines
 
 
+def weight_lines(results):
+    """Prefill and decode at depth 0 by weight type, one table for each instruction set."""
+    lines = []
+    for result in results:
+        if result is None:
+            continue
+        rows = result["results"]
+        cell = lambda r, what: "{:.0f} ({:.2f}x)".format(
+            r[what]["tokens_per_second"]["f16"]["median"], r[what]["ratio_to"]["llama.cpp f16"])
+        lines += ["", f"{rows[0]['isa']} ({machine_words(result['machine'])}, {result['threads']} "
+                  f"threads, median of {result['runs']} runs, commit {result['machine']['commit']}; "
+                  f"llama.cpp built with {result['peer']['built']}):", "",
+                  *table(["file", "weights", f"prefill of {rows[0]['prefill']['tokens']}",
+                          "decode at depth 0", "loading, s"],
+                         [[r["model"], r["weights"], cell(r, "prefill"), cell(r, "decode"),
+                           f"{r['load_seconds']:.2f}"] for r in rows])]
+    return lines[1:] or ["Nothing was measured yet."]
+
+
 def chart(result):
     """Tokens per second (logarithmic) by depth, each line named at its end."""
     width, height, left, right, top, bottom = 760, 420, 56, 150, 40, 48
@@ -245,6 +264,7 @@ def chart(result):
 def main():
     decode = load("decode.json")
     lines = {"decode": decode_lines(decode), "shape": shape_lines(load("decode_shape.json")),
+             "weights": weight_lines([load("weights.json"), load("weights_avx2.json")]),
              "attention": attention_lines(load("attention.json"))}
     old = PAGE.read_text(encoding="utf-8")
     new = MARKERS.sub(lambda m: m.group(1) + "\n".join(lines[m.group(2)]) + "\n" + m.group(3), old)
