@@ -4,15 +4,20 @@
 #include <cctype>
 #include <cstdio>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "cli/common.h"
 #include "cli/kv_choice.h"
 #include "cli/memory_limit.h"
 #include "cli/plan_model.h"
+#include "cli/plan_traffic.h"
 #include "cli/table.h"
 #include "runtime/evaluate/footprint.h"
 #include "runtime/formats/gguf_builder.h"
 #include "runtime/model/model.h"
+#include "runtime/tokenizer/tokenizer.h"
+#include "turboquant/base/file.h"
+#include "turboquant/base/safetensors.h"
 #include "turboquant/linear/weight.h"
 #include "turboquant/plan/plan.h"
 
@@ -68,6 +73,34 @@ TEST(ChooseKv, WindowLayersStayAndAreCounted) {
   EXPECT_EQ(automatic->reasons[5 * 3], "--kv auto");
   EXPECT_EQ(ChooseKv(model, Flags("k4v4", "0=k3v2"), 8192).status().code(),
             StatusCode::kInvalidArgument);
+}
+
+TEST(ChooseKv, SixteenBitsKeepNothingBack) {
+  KvModel model = TestModel();
+  model.base.windows.assign(12, 512);
+  EXPECT_TRUE(ChooseKv(model, Flags("f16"), 8192)->notes.empty());
+  EXPECT_EQ(ChooseKv(model, Flags("auto"), 100)->notes.size(), 1u);  // why it is f16
+  EXPECT_TRUE(ChooseKv(model, Flags("f16", "3=f16"), 8192)->notes.empty());
+  // What was asked for and is not done is said, even where nothing at all is quantized.
+  EXPECT_EQ(ChooseKv(model, Flags("k4v4"), 8192)->notes,
+            std::vector<std::string>{
+                "kv: k4v4 applied to 0 of 12 layers; 12 window layers kept in 16 bit"});
+  EXPECT_EQ(ChooseKv(model, Flags("f16", "3=k8v8"), 8192)->notes,
+            std::vector<std::string>{"kv: f16 + pins applied to 1 of 12 layers; 11 window layers "
+                                     "kept in 16 bit, 1 in 8 bit"});
+}
+
+TEST(ChooseKv, ProfileLiesBesideFileOrFolder) {
+  const std::string root =
+      (std::filesystem::path(testing::TempDir()) / "tq_beside").lexically_normal().string();
+  const std::string folder = root + "/Llama-3.1-8B";
+  std::filesystem::create_directories(folder);
+  EXPECT_EQ(ProfileBeside(folder), folder + ".tqprofile");
+  EXPECT_EQ(ProfileBeside(folder + "/"), folder + ".tqprofile");
+  EXPECT_EQ(ProfileBeside(folder + "//"), folder + ".tqprofile");
+  EXPECT_EQ(ProfileBeside(folder + "/."), folder + ".tqprofile");
+  EXPECT_EQ(ProfileBeside("a/Llama-3.1-8B.gguf"), "a/Llama-3.1-8B.tqprofile");
+  EXPECT_EQ(ProfileBeside("a/Llama-3.1-8B"), "a/Llama-3.1-8B.tqprofile");
 }
 
 TEST(ChooseKv, AutoSaysWhatAndWhy) {
@@ -194,14 +227,14 @@ GgufBuilder PlanGguf(const std::string& arch, uint32_t layers) {
   return b;
 }
 
-Result<ModelSpec> SpecOf(GgufBuilder& builder) {
+Result<ModelSpec> SpecOf(GgufBuilder& builder, int64_t context = 0) {
   builder.Tensor("token_embd.weight", GgmlType::kF16, {64, 32}, std::string(64 * 32 * 2, '\0'))
       .Tensor("blk.0.attn_q.weight", GgmlType::kF16, {64, 64}, std::string(64 * 64 * 2, '\0'))
       .Tensor("blk.0.attn_norm.weight", GgmlType::kF32, {64}, std::string(64 * 4, '\0'));
   const std::string bytes = builder.Build();
   const auto file = GgufFile::Parse(std::as_bytes(std::span(bytes)), "t.gguf");
   if (!file.ok()) return file.status();
-  return SpecFromGguf(*file);
+  return SpecFromGguf(*file, context);
 }
 
 std::string LayersOf(GgufBuilder builder) {
@@ -247,6 +280,115 @@ TEST(SpecFromGguf, KindsOfLayers) {
                          .U32("qwen3next.ssm.state_size", 16)
                          .U32("qwen3next.ssm.inner_size", 64)),
             "3 state 4864 B, 1 full 4 x 16");
+}
+
+TEST(SpecFromGguf, AWindowOfTheTrainedLengthCutsBeyondIt) {
+  const auto layers = [](int64_t context) {
+    GgufBuilder builder = PlanGguf("phi3", 2);
+    builder.U32("phi3.attention.sliding_window", 4096);
+    const Result<ModelSpec> spec = SpecOf(builder, context);
+    return spec.ok() ? spec->DescribeLayers() : spec.status().message();
+  };
+  EXPECT_EQ(layers(0), "2 full 4 x 16");
+  EXPECT_EQ(layers(4096), "2 full 4 x 16");
+  EXPECT_EQ(layers(4097), "2 window(4096) 4 x 16");
+}
+
+// A Hugging Face folder of one llama layer, all weights zero; with `tokenizer_kind`, a tokenizer.
+// Returns its path, with no file of an earlier run.
+std::string WriteFolder(const std::string& name, const std::string& tokenizer_kind = "") {
+  const std::string path = testing::TempDir() + "/" + name;
+  std::filesystem::remove_all(path);
+  std::filesystem::create_directories(path);
+  std::vector<SafetensorsSource> tensors;
+  const auto add = [&](const std::string& tensor, int64_t rows, int64_t columns) {
+    const auto size = static_cast<size_t>(rows * std::max<int64_t>(columns, 1));
+    tensors.push_back({tensor,
+                       columns > 0 ? std::vector<int64_t>{rows, columns} : std::vector{rows},
+                       std::vector<float>(size), SafetensorsType::kBF16});
+  };
+  const std::string layer = "model.layers.0.";
+  add("model.embed_tokens.weight", 2, 4);
+  add("model.norm.weight", 4, 0);
+  for (const char* norm : {"input_layernorm", "post_attention_layernorm"}) {
+    add(layer + norm + ".weight", 4, 0);
+  }
+  for (const char* p : {"q", "k", "v", "o"}) add(layer + "self_attn." + p + "_proj.weight", 4, 4);
+  add(layer + "mlp.gate_proj.weight", 8, 4);
+  add(layer + "mlp.up_proj.weight", 8, 4);
+  add(layer + "mlp.down_proj.weight", 4, 8);
+  EXPECT_TRUE(WriteSafetensors(path + "/model.safetensors", tensors).ok());
+  const nlohmann::json config = {{"model_type", "llama"},    {"max_position_embeddings", 64},
+                                 {"rms_norm_eps", 1e-5},     {"rope_theta", 10000.0},
+                                 {"num_hidden_layers", 1},   {"hidden_size", 4},
+                                 {"intermediate_size", 8},   {"num_attention_heads", 2},
+                                 {"num_key_value_heads", 2}, {"tie_word_embeddings", true},
+                                 {"vocab_size", 2}};
+  EXPECT_TRUE(WriteFileAtomic(path + "/config.json", config.dump()).ok());
+  if (!tokenizer_kind.empty()) {
+    const auto golden =
+        nlohmann::json::parse(*ReadFile(TQ_SOURCE_DIR "/tests/golden/tokenizers.json"));
+    const nlohmann::json& tokenizer = golden["tokenizers_of_kind"][tokenizer_kind]["json"];
+    EXPECT_TRUE(WriteFileAtomic(path + "/tokenizer.json", tokenizer.dump()).ok());
+  }
+  return path;
+}
+
+size_t StoredBytes(const std::string& path) {
+  const Result<ModelSpec> spec = SpecFromPath(path);
+  EXPECT_TRUE(spec.ok()) << spec.status().ToString();
+  size_t bytes = 0;
+  for (const WeightGroup& g : spec->weights) bytes += g.stored_bytes;
+  return bytes;
+}
+
+TEST(SpecFromFolder, CountsTheFilesThatAreLoaded) {
+  const std::string path = WriteFolder("tq_counted");
+  const size_t whole = size_t{2} * (2 * 4 + 3 * 4 + 4 * 16 + 3 * 32);
+  EXPECT_EQ(StoredBytes(path), whole);
+  // The same weights again, as some repositories have them.
+  std::filesystem::copy_file(path + "/model.safetensors", path + "/consolidated.safetensors");
+  EXPECT_EQ(StoredBytes(path), whole);
+  // An index decides, whatever else there is.
+  ASSERT_TRUE(WriteSafetensors(path + "/a.safetensors",
+                               {{"model.norm.weight", {4}, {1, 2, 3, 4}, SafetensorsType::kF32}})
+                  .ok());
+  const std::string index = path + "/model.safetensors.index.json";
+  ASSERT_TRUE(
+      WriteFileAtomic(index, R"({"weight_map": {"model.norm.weight": "a.safetensors"}})").ok());
+  EXPECT_EQ(StoredBytes(path), 16u);
+  // What is not there is not counted in silence.
+  std::filesystem::remove(path + "/a.safetensors");
+  const Result<ModelSpec> missing = SpecFromPath(path);
+  ASSERT_TRUE(missing.ok());
+  ASSERT_FALSE(missing->notes.empty());
+  EXPECT_EQ(missing->notes.back().rfind(
+                "weights are counted as bf16 from config.json, since they cannot be read: ", 0),
+            0u);
+}
+
+TEST(LoadTraffic, AFolderCountsWithItsTokenizer) {
+  const std::string log = testing::TempDir() + "/tq_texts.jsonl";
+  const std::string text = "one two three four five six";
+  ASSERT_TRUE(WriteFileAtomic(log, R"({"prompt": ")" + text + "\"}\n").ok());
+  const std::string path = WriteFolder("tq_counting", "gpt2");
+  const Result<GgufFile> file = GgufFile::Open(path);
+  ASSERT_TRUE(file.ok()) << file.status().ToString();
+  const auto tokenizer = Tokenizer::FromGguf(*file);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().ToString();
+  const Result<Traffic> traffic = LoadTraffic(log, path);
+  ASSERT_TRUE(traffic.ok()) << traffic.status().ToString();
+  ASSERT_EQ(traffic->requests.size(), 1u);
+  EXPECT_EQ(traffic->requests[0].prompt_tokens,
+            static_cast<int64_t>((*tokenizer)->Encode(text).size()));
+  // Without a tokenizer the numbers of the log still do, and it says why texts do not.
+  std::filesystem::remove(path + "/tokenizer.json");
+  EXPECT_EQ(LoadTraffic(log, path).status().code(), StatusCode::kInvalidArgument);
+  ASSERT_TRUE(WriteFileAtomic(log, R"({"prompt": "one", "prompt_tokens": 1})").ok());
+  const Result<Traffic> logged = LoadTraffic(log, path);
+  ASSERT_TRUE(logged.ok()) << logged.status().ToString();
+  ASSERT_FALSE(logged->notes.empty());
+  EXPECT_NE(logged->notes.back().find("needs a tokenizer.json"), std::string::npos);
 }
 
 // One classification, and what it leads to: the planner's layers and bytes are those of a run.

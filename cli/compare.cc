@@ -135,7 +135,7 @@ Result<std::vector<CompareFormat>> Formats(const CompareFlags& flags, const KvMo
     const bool plain = std::all_of(choice.config.formats.begin(), choice.config.formats.end(),
                                    [](const HeadFormat& f) { return f == HeadFormat{}; });
     if (plain && one.pin.empty()) {
-      if (choice.name != "f16" && NumQuantizedLayers(choice.config) == 0 &&
+      if (choice.quantizes && NumQuantizedLayers(choice.config) == 0 &&
           choice.config.window(0) > 0) {
         return Unsupported("--kv ", choice.name, ": all ", choice.config.num_layers,
                            " layers have a sliding window and are kept in 16 bit, so there is "

@@ -26,6 +26,10 @@ bool IsProfilePath(const std::string& kv) {
          kv.find('/') != std::string::npos;
 }
 
+bool IsQuantized(const HeadFormat& f) {
+  return f.k.bits < 16 || f.v.bits < 16;
+}
+
 // Centres apply to the keys of every format that is quantized; rows of a sliding window need none.
 HeadFormat WithCenterOf(HeadFormat format, const CacheConfig& config, int layer) {
   if (!config.centers.empty() && !format.k.is_float() && config.window(layer) == 0) {
@@ -67,6 +71,7 @@ Status ApplyPin(const std::string& pin, KvChoice* choice) {
     config.formats[i] = WithCenterOf(*parsed, config, layer);
     choice->reasons[i] = StrCat("--pin ", pin);
   }
+  choice->quantizes |= IsQuantized(*parsed);
   return OkStatus();
 }
 
@@ -78,6 +83,7 @@ Result<KvChoice> FromProfile(const KvModel& model, const std::string& path, cons
   std::filesystem::path folder(path);
   if (!folder.has_filename()) folder = folder.parent_path();
   choice.name = folder.filename().string();
+  choice.quantizes = std::any_of(profile.formats.begin(), profile.formats.end(), IsQuantized);
   choice.config = model.base;
   const bool hashed = profile.model.weights_hash.has_value() && model.weights_hash != nullptr;
   std::string note;
@@ -142,7 +148,19 @@ Status CheckKvName(const std::string& kv) {
 }
 
 std::string ProfileBeside(const std::string& model_path) {
-  return std::filesystem::path(model_path).replace_extension(".tqprofile").string();
+  std::string name = model_path;
+  if (IsDirectory(model_path)) {
+    std::filesystem::path folder(model_path);
+    // "." and ".." have a name only from the root.
+    const std::string last = folder.has_filename() ? folder.filename().string()
+                                                   : folder.parent_path().filename().string();
+    if (last == "." || last == "..") folder = std::filesystem::absolute(folder).lexically_normal();
+    name = folder.string();
+    while (name.size() > 1 && name.back() == '/') name.pop_back();
+  } else if (name.ends_with(".gguf")) {
+    name.resize(name.size() - std::string_view(".gguf").size());
+  }
+  return name + ".tqprofile";
 }
 
 Status ApplyPins(const std::string& pins, KvChoice* choice) {
@@ -161,6 +179,7 @@ Result<KvChoice> UniformKv(const KvModel& model, const std::string& preset, cons
   KvChoice choice;
   choice.config = model.base;
   choice.name = PresetName(format);
+  choice.quantizes = IsQuantized(format);
   const size_t heads = static_cast<size_t>(model.base.num_layers) * model.base.num_kv_heads;
   for (size_t i = 0; i < heads; ++i) {
     const int layer = static_cast<int>(i) / model.base.num_kv_heads;
@@ -202,7 +221,8 @@ Result<KvChoice> ChooseKv(const KvModel& model, const KvFlags& flags, int64_t co
   TQ_RETURN_IF_ERROR(ApplyPins(flags.pin, &choice));
   // A pin or a profile may ask a layer with a window for what it cannot have.
   TQ_RETURN_IF_ERROR(choice.config.Validate());
-  if (const std::string windows = DescribeWindows(choice.config); !windows.empty()) {
+  const std::string windows = DescribeWindows(choice.config);
+  if (choice.quantizes && !windows.empty()) {
     choice.notes.push_back(fmt::format("kv: {} {}", choice.name, windows));
   }
   WarnAboutLowKeys(&choice);
@@ -213,8 +233,7 @@ int NumQuantizedLayers(const CacheConfig& config) {
   int layers = 0;
   for (int layer = 0; layer < config.num_layers; ++layer) {
     const auto first = config.formats.begin() + std::ptrdiff_t{layer} * config.num_kv_heads;
-    layers += std::any_of(first, first + config.num_kv_heads,
-                          [](const HeadFormat& f) { return f.k.bits < 16 || f.v.bits < 16; });
+    layers += std::any_of(first, first + config.num_kv_heads, IsQuantized);
   }
   return layers;
 }

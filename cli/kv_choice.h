@@ -25,7 +25,7 @@ struct KvFlags {
 // The model that a cache is for.
 struct KvModel {
   CacheConfig base;  // Model::MakeCacheConfig()
-  std::string path;  // NAME.gguf; its profile is NAME.tqprofile
+  std::string path;  // NAME.gguf or a folder NAME; its profile is NAME.tqprofile
   uint64_t structure_hash = 0;
   std::function<uint64_t()> weights_hash;  // reads all weights; only asked when a profile has one
 };
@@ -36,6 +36,7 @@ struct KvChoice {
   std::vector<std::string> reasons;  // [layers * heads]: "--kv k8v4", "--pin 1,10=k8v4"
   std::vector<std::string> notes;    // for stderr
   bool verified = false;             // by the quality block of a profile of these weights
+  bool quantizes = false;            // fewer than 16 bits are asked for, if not by a window layer
 };
 
 // Contexts from which quantizing pays: below, most of the cache is window.
@@ -53,7 +54,7 @@ Result<KvChoice> UniformKv(const KvModel& model, const std::string& preset, cons
 // Overrides formats, later pins win. Targets are layers or ranges, with ":head" or ":head-head".
 Status ApplyPins(const std::string& pins, KvChoice* choice);
 
-// "NAME.tqprofile" beside "NAME.gguf".
+// "NAME.tqprofile" beside "NAME.gguf" or the folder "NAME", whatever dots NAME has.
 std::string ProfileBeside(const std::string& model_path);
 
 // Layers of which some head is stored in fewer than 16 bits.

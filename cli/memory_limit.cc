@@ -128,7 +128,7 @@ Status CheckMemory(const ModelFlags& model, const KvFlags& kv, int64_t context,
                    const std::string& limit, const OutputFlags& output) {
   TQ_ASSIGN_OR_RETURN(const Machine machine, HostMachine(limit));
   TQ_ASSIGN_OR_RETURN(const std::string path, model.Path());
-  const Result<ModelSpec> spec = SpecFromPath(path);
+  const Result<ModelSpec> spec = SpecFromPath(path, context);
   // What the planner cannot read or does not know, the loader names better.
   if (!spec.ok() || context < 0 || context > Planner::kMaxContext) return OkStatus();
   const bool asked = context > 0;

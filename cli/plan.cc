@@ -100,7 +100,7 @@ Status ApplyBandwidth(const std::string& text, Machine* machine) {
   return OkStatus();
 }
 
-Result<ModelSpec> ChooseSpec(const PlanFlags& flags) {
+Result<ModelSpec> ChooseSpec(const PlanFlags& flags, const std::vector<int64_t>& contexts) {
   if (flags.shape.given()) {
     if (!flags.model.model.empty()) {
       return InvalidArgument("a model and --layers exclude each other");
@@ -108,7 +108,8 @@ Result<ModelSpec> ChooseSpec(const PlanFlags& flags) {
     return SpecFromShape(flags.shape);
   }
   TQ_ASSIGN_OR_RETURN(const std::string path, flags.model.Path());
-  return SpecFromPath(path);
+  return SpecFromPath(path,
+                      contexts.empty() ? 0 : *std::max_element(contexts.begin(), contexts.end()));
 }
 
 void PrintJson(const nlohmann::ordered_json& j) {
@@ -207,7 +208,7 @@ Result<int> RunPlan(const PlanFlags& flags) {
   options.num_devices = flags.devices;
   options.chunk_len = flags.chunk;
   options.shared_prefix = flags.shared_prefix;
-  TQ_ASSIGN_OR_RETURN(const ModelSpec spec, ChooseSpec(flags));
+  TQ_ASSIGN_OR_RETURN(const ModelSpec spec, ChooseSpec(flags, grid.contexts));
   if (grid.contexts.empty()) grid.contexts = DefaultContexts(spec);
   if (!flags.traffic.empty()) return RunTraffic(flags, spec, grid, options);
   TQ_ASSIGN_OR_RETURN(const Survey survey, MakeSurvey(spec, grid, options));

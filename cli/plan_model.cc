@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "runtime/formats/hf_folder.h"
 #include "runtime/model/architecture.h"
 #include "turboquant/base/file.h"
 #include "turboquant/base/safetensors.h"
@@ -163,7 +164,7 @@ void ReadHybrid(GgufKeys& k, ModelFields* f) {
 
 }  // namespace
 
-Result<ModelSpec> SpecFromGguf(const GgufFile& file) {
+Result<ModelSpec> SpecFromGguf(const GgufFile& file, int64_t context) {
   TQ_ASSIGN_OR_RETURN(const std::string arch, file.GetString("general.architecture"));
   TQ_ASSIGN_OR_RETURN(const GgufFamily family, FamilyOf(arch));
   GgufKeys k(file, arch + ".");
@@ -213,7 +214,7 @@ Result<ModelSpec> SpecFromGguf(const GgufFile& file) {
   } else {
     // As the runtime classifies them.
     TQ_ASSIGN_OR_RETURN(const std::vector<int> windows,
-                        ReadWindows(file, arch, static_cast<int>(f.num_layers)));
+                        ReadWindows(file, arch, static_cast<int>(f.num_layers), context));
     for (const int window : windows) {
       f.kinds.push_back(window > 0 ? LayerKind::kWindow : LayerKind::kFull);
       f.window = std::max<int64_t>(f.window, window);
@@ -251,23 +252,20 @@ Result<ModelSpec> SpecFromFolder(const std::string& folder) {
   }
   TQ_ASSIGN_OR_RETURN(const std::string text, ReadFile(config));
   TQ_ASSIGN_OR_RETURN(ModelSpec spec, ReadModelConfig(text, config));
-  std::vector<std::string> files;
-  std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    if (it->path().extension() == ".safetensors") files.push_back(it->path().string());
-  }
-  std::sort(files.begin(), files.end());
+  const auto from_config = [&spec](const Status& why) {
+    spec.notes.push_back(
+        StrCat("weights are counted as bf16 from config.json, since they cannot be read: ",
+               why.message()));
+    return spec;
+  };
+  const Result<std::vector<std::string>> files = HuggingFaceWeightFiles(folder);
+  if (files.status().code() == StatusCode::kNotFound) return spec;  // a folder without weights
+  if (!files.ok()) return from_config(files.status());
   StoredGroups stored;
   std::map<std::string, int> types;
-  for (const std::string& path : files) {
-    Result<SafetensorsFile> file = SafetensorsFile::Open(path);
-    if (!file.ok()) {
-      spec.notes.push_back(
-          StrCat("weights are counted as bf16 from config.json, since a file "
-                 "cannot be read: ",
-                 file.status().message()));
-      return spec;
-    }
+  for (const std::string& path : *files) {
+    const Result<SafetensorsFile> file = SafetensorsFile::Open(path);
+    if (!file.ok()) return from_config(file.status());
     for (const SafetensorsTensor& t : file->tensors()) {
       Stored& s = stored[GroupOf(t.name, t.shape.size())];
       s.params += static_cast<double>(t.num_elements());
@@ -275,23 +273,21 @@ Result<ModelSpec> SpecFromFolder(const std::string& folder) {
       ++types[SafetensorsTypeName(t.type)];
     }
   }
-  if (!files.empty()) {
-    UseStored(stored, &spec);
-    spec.file_types = TypeList(types);
-  }
+  UseStored(stored, &spec);
+  spec.file_types = TypeList(types);
   return spec;
 }
 
 }  // namespace
 
-Result<ModelSpec> SpecFromPath(const std::string& path) {
+Result<ModelSpec> SpecFromPath(const std::string& path, int64_t context) {
   if (IsDirectory(path)) return SpecFromFolder(path);
   if (fs::path(path).extension() == ".json") {
     TQ_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
     return ReadModelConfig(text, path);
   }
   TQ_ASSIGN_OR_RETURN(const GgufFile file, GgufFile::Open(path));
-  Result<ModelSpec> spec = SpecFromGguf(file);
+  Result<ModelSpec> spec = SpecFromGguf(file, context);
   if (!spec.ok()) return spec.status().WithContext(path);
   return spec;
 }

@@ -24,8 +24,9 @@ struct ShapeFlags {
 };
 
 Result<ModelSpec> SpecFromShape(const ShapeFlags& flags);
-Result<ModelSpec> SpecFromGguf(const GgufFile& file);
+// `context`: the longest that is asked for (0 = as trained), which decides whether a window cuts.
+Result<ModelSpec> SpecFromGguf(const GgufFile& file, int64_t context = 0);
 // By what is at the path: a folder with config.json, a .json file, else a GGUF file.
-Result<ModelSpec> SpecFromPath(const std::string& path);
+Result<ModelSpec> SpecFromPath(const std::string& path, int64_t context = 0);
 
 }  // namespace tq::cli

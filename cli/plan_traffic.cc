@@ -39,14 +39,29 @@ Result<Traffic> LoadTraffic(const std::string& path, const std::string& model_pa
   TQ_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
   TokenCounter count;
   std::unique_ptr<Tokenizer> tokenizer;
-  if (std::filesystem::path(model_path).extension() == ".gguf") {
-    TQ_ASSIGN_OR_RETURN(const GgufFile file, GgufFile::Open(model_path));
-    TQ_ASSIGN_OR_RETURN(tokenizer, Tokenizer::FromGguf(file));
+  Status status;
+  const bool is_folder = IsDirectory(model_path);
+  if (is_folder || std::filesystem::path(model_path).extension() == ".gguf") {
+    const auto open = [&]() -> Status {
+      TQ_ASSIGN_OR_RETURN(const GgufFile file, GgufFile::Open(model_path));
+      TQ_ASSIGN_OR_RETURN(tokenizer, Tokenizer::FromGguf(file));
+      return OkStatus();
+    };
+    status = open();
+    // A folder may be planned with nothing but its config.json.
+    if (!status.ok() && !is_folder) return status;
+  }
+  if (tokenizer != nullptr) {
     count = [&](std::string_view s) {
       return static_cast<int64_t>(tokenizer->Encode(std::string(s)).size());
     };
   }
-  return ReadTraffic(text, path, count);
+  TQ_ASSIGN_OR_RETURN(Traffic traffic, ReadTraffic(text, path, count));
+  if (!status.ok() && !traffic.longest_text.empty()) {
+    traffic.notes.push_back("texts are not counted with the model's tokenizer: " +
+                            std::string(status.message()));
+  }
+  return traffic;
 }
 
 Result<FarAttention> RunFarAttention(const Traffic& traffic, const ModelFlags& model,

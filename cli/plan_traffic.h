@@ -12,7 +12,9 @@
 
 namespace tq::cli {
 
-// `model_path`: a GGUF file whose tokenizer counts texts without usage; other models cannot.
+// `model_path`: a GGUF file or a Hugging Face folder, whose tokenizer counts texts without usage. A
+// folder that cannot be opened, as one with no more than its config.json, counts none and is noted;
+// so do a config.json and an empty path.
 Result<Traffic> LoadTraffic(const std::string& path, const std::string& model_path);
 
 // Runs the model over the longest text of the log, cut to `max_tokens`. kUnsupported for a log

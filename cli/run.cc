@@ -114,6 +114,11 @@ Status CheckFlags(RunFlags& flags) {
   if (flags.answers > 1 && flags.max_tokens == 0) {
     return InvalidArgument("--answers ", flags.answers, " needs --max-tokens above 0");
   }
+  if (flags.answers > 1 && flags.sampling.temperature == 0) {
+    return InvalidArgument("--answers ", flags.answers, " with --temperature 0 would be the same ",
+                           "answer ", flags.answers,
+                           " times; give --temperature above 0, e.g. 0.8");
+  }
   if (flags.logprobs >= 0 && !flags.output.json) {
     return InvalidArgument("--logprobs is a part of --json; add it");
   }
@@ -472,8 +477,9 @@ Command AddRun(CLI::App& app) {
       ->default_str("");
   command->add_option("--logprobs", flags->logprobs,
                       "With --json: the log-probability of each token and of this many others");
-  command->add_option("-n,--answers", flags->answers,
-                      "Number of answers; answer i is drawn with the seed + i");
+  command->add_option(
+      "-n,--answers", flags->answers,
+      "Number of answers, with --temperature above 0; answer i is drawn with the seed + i");
   command->add_option("--seed", s.seed, "Of the sampler");
   command->add_flag("--explain", flags->explain,
                     "Say which format and kernel each layer gets, and why");

@@ -285,7 +285,7 @@ Status Session::MarkBoundary() {
 }
 
 Status Session::SaveCache(const std::string& path, const std::string& kv) const {
-  const SnapshotMeta meta = {.structure_hash = model_->StructureHash(),
+  const SnapshotMeta meta = {.structure_hash = model_->CacheHash(),
                              .model = model_->arch().model_name.substr(0, 256),
                              .kv = kv.substr(0, 256),
                              .tokens = history_,
@@ -299,7 +299,12 @@ Status Session::LoadCache(const Snapshot& snapshot) {
     return InvalidArgument("the cache file holds ", snapshot.length(),
                            " tokens and the context is ", context_, "; raise the context");
   }
-  TQ_ASSIGN_OR_RETURN(const SeqId restored, snapshot.Restore(*cache_, model_->StructureHash()));
+  if (model_->IsCacheHashOfAnotherContext(meta.structure_hash)) {
+    return InvalidArgument(
+        "the cache file was saved with another --context, for which the model turns its keys by "
+        "other angles (LongRoPE) or has other windows; give the --context of that run");
+  }
+  TQ_ASSIGN_OR_RETURN(const SeqId restored, snapshot.Restore(*cache_, model_->CacheHash()));
   // Checked after the model's identity, whose message is the better one.
   const int vocab = model_->arch().vocab_size;
   const auto bad = std::find_if(meta.tokens.begin(), meta.tokens.end(),

@@ -38,13 +38,13 @@ Result<std::map<std::string, std::string>> ReadIndex(const FolderFiles& files) {
   return out;
 }
 
-Result<std::vector<SafetensorsFile>> ReadShards(FolderFiles& files, const std::string& folder,
-                                                size_t* bytes) {
-  std::map<std::string, std::string> index;
+// The files with the weights; `index` is empty where there is none.
+Result<std::set<std::string>> WeightFiles(const FolderFiles& files, const std::string& folder,
+                                          std::map<std::string, std::string>* index) {
   std::set<std::string> names;
   if (files.Has(kIndex)) {
-    TQ_ASSIGN_OR_RETURN(index, ReadIndex(files));
-    for (const auto& [tensor, file] : index) names.insert(file);
+    TQ_ASSIGN_OR_RETURN(*index, ReadIndex(files));
+    for (const auto& [tensor, file] : *index) names.insert(file);
   } else if (files.Has(kWeights)) {
     names.insert(kWeights);
   } else {
@@ -59,6 +59,13 @@ Result<std::vector<SafetensorsFile>> ReadShards(FolderFiles& files, const std::s
     }
     return NotFound("'", folder, "' has neither ", kWeights, " nor ", kIndex);
   }
+  return names;
+}
+
+Result<std::vector<SafetensorsFile>> ReadShards(FolderFiles& files, const std::string& folder,
+                                                size_t* bytes) {
+  std::map<std::string, std::string> index;
+  TQ_ASSIGN_OR_RETURN(const std::set<std::string> names, WeightFiles(files, folder, &index));
   std::vector<SafetensorsFile> shards;
   std::map<std::string, std::string> found;  // tensor -> file
   for (const std::string& name : names) {
@@ -145,6 +152,17 @@ Result<GgufContents> OpenHuggingFaceFolder(const std::string& path) {
   TQ_ASSIGN_OR_RETURN(GgufContents contents, ReadHuggingFaceFolder(files, path));
   contents.maps = std::move(files.maps);
   return contents;
+}
+
+Result<std::vector<std::string>> HuggingFaceWeightFiles(const std::string& path) {
+  std::map<std::string, std::string> index;
+  TQ_ASSIGN_OR_RETURN(const std::set<std::string> names,
+                      WeightFiles(DiskFolder(path), path, &index));
+  std::vector<std::string> out;
+  for (const std::string& name : names) {
+    out.push_back((std::filesystem::path(path) / name).string());
+  }
+  return out;
 }
 
 }  // namespace tq

@@ -6,6 +6,7 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "runtime/formats/gguf.h"
 
@@ -27,5 +28,11 @@ class FolderFiles {
 // tokenizer.json has no tokenizer.* keys.
 Result<GgufContents> ReadHuggingFaceFolder(FolderFiles& files, const std::string& name);
 Result<GgufContents> OpenHuggingFaceFolder(const std::string& path);
+
+// Paths of the weights that OpenHuggingFaceFolder reads, sorted: the files that
+// model.safetensors.index.json names, else model.safetensors. Others in the folder are no part of
+// the model. kNotFound: the folder has neither; kUnsupported: pickled weights only; kDataLoss: a
+// damaged index.
+Result<std::vector<std::string>> HuggingFaceWeightFiles(const std::string& path);
 
 }  // namespace tq

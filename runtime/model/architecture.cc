@@ -310,10 +310,10 @@ Status ReadPositions(const Keys& keys, int64_t context, Architecture* a) {
                        a->traits->name, "'");
   }
   TQ_ASSIGN_OR_RETURN(a->rope_base, keys.FloatOr("rope.freq_base", 1, 1e12, 10000));
+  TQ_ASSIGN_OR_RETURN(a->windows, ReadWindows(keys.file(), a->name, a->num_layers, context));
   if (context == 0) context = a->context_len;
   TQ_ASSIGN_OR_RETURN(a->rope, ReadRope(keys, *a->traits, rope_dim, a->rope_base, context));
 
-  TQ_ASSIGN_OR_RETURN(a->windows, ReadWindows(keys.file(), a->name, a->num_layers));
   if (a->num_window_layers() == 0) {
     a->windows.clear();
     return OkStatus();
@@ -363,15 +363,15 @@ std::string SupportedArchitectures() {
   return out;
 }
 
-Result<std::vector<int>> ReadWindows(const GgufFile& file, const std::string& arch,
-                                     int num_layers) {
+Result<std::vector<int>> ReadWindows(const GgufFile& file, const std::string& arch, int num_layers,
+                                     int64_t context) {
   const Keys keys(file, arch);
   const ArchitectureTraits* traits = FindArchitecture(arch);
   TQ_ASSIGN_OR_RETURN(const int window, keys.IntOr("attention.sliding_window", 0, kMaxContext,
                                                    traits == nullptr ? 0 : traits->default_window));
-  TQ_ASSIGN_OR_RETURN(const int context, keys.IntOr("context_length", 0, kMaxContext, 0));
+  TQ_ASSIGN_OR_RETURN(const int trained, keys.IntOr("context_length", 0, kMaxContext, 0));
   std::vector<int> windows(static_cast<size_t>(num_layers));
-  if (window == 0 || (context > 0 && window >= context)) return windows;
+  if (window == 0 || (trained > 0 && window >= std::max<int64_t>(trained, context))) return windows;
 
   constexpr const char* kPattern = "attention.sliding_window_pattern";
   int64_t period = traits == nullptr ? 0 : traits->window_period;

@@ -44,8 +44,9 @@ std::string SupportedArchitectures();  // "gemma2, gemma3, ..."
 
 // Tokens that a query of each layer sees, itself included; 0 = all. The one classification of the
 // layers of a GGUF file: the runtime's cache and the planner follow it. A window as long as the
-// trained context cuts nothing.
-Result<std::vector<int>> ReadWindows(const GgufFile& file, const std::string& arch, int num_layers);
+// trained context, and as `context` where that is more (0 = as trained), cuts nothing.
+Result<std::vector<int>> ReadWindows(const GgufFile& file, const std::string& arch, int num_layers,
+                                     int64_t context);
 
 struct Architecture {
   const ArchitectureTraits* traits = nullptr;
@@ -73,7 +74,8 @@ struct Architecture {
 
   // Every number checked against its neighbours and against sane limits; kUnsupported for other
   // architectures and for features that are not built, by name. `context`: tokens that will be read
-  // at most (0 = as trained), which decides between the short and long factors of LongRoPE.
+  // at most (0 = as trained), which decides between the short and long factors of LongRoPE, and
+  // whether a window as long as the trained context cuts anything.
   static Result<Architecture> FromGguf(const GgufFile& file, int64_t context = 0);
 };
 

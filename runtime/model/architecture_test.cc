@@ -101,6 +101,20 @@ Result<Architecture> ReadAs(const std::string& arch, std::function<void(GgufBuil
   return Architecture::FromGguf(file);
 }
 
+TEST(Architecture, AWindowOfTheTrainedLengthCutsBeyondIt) {
+  TinyLlama tiny = With([](GgufBuilder& b) { b.U32("llama.attention.sliding_window", 4096); });
+  const std::string bytes = tiny.Build();
+  const auto file = GgufFile::Parse(std::as_bytes(std::span(bytes)), "tiny");
+  ASSERT_TRUE(file.ok());
+  const auto windows = [&](int64_t context) {
+    return Architecture::FromGguf(*file, context)->windows;
+  };
+  EXPECT_EQ(windows(0), std::vector<int>{});
+  EXPECT_EQ(windows(100), std::vector<int>{});
+  EXPECT_EQ(windows(4096), std::vector<int>{});
+  EXPECT_EQ(windows(4097), std::vector<int>(2, 4096));
+}
+
 TEST(Architecture, WindowsByPeriodByPatternAndByDefault) {
   const auto windows = [](const std::string& arch, std::function<void(GgufBuilder&)> extra) {
     const auto a = ReadAs(arch, std::move(extra));

@@ -65,8 +65,13 @@ class Model {
   void set_attention_probe(AttentionProbe probe) { attention_probe_ = std::move(probe); }
 
   // xxh3 over architecture, shapes, RoPE, vocabulary: what a profile must match
-  // (docs/formats/profile.md).
+  // (docs/formats/profile.md). The same for every context: it covers both factor sets of LongRoPE.
   uint64_t StructureHash() const;
+  // The same over the angles and windows that the context has led to: what a saved cache must match
+  // (docs/formats/cache_file.md). Differs from StructureHash() where the context decides anything.
+  uint64_t CacheHash() const;
+  // Whether `hash` is the CacheHash() that this model has with another context.
+  bool IsCacheHashOfAnotherContext(uint64_t hash) const;
 
  protected:
   Architecture arch_;

@@ -466,6 +466,52 @@ TEST(Model, StructureHashTellsStructuresApartButNotWeights) {
   EXPECT_NE(hash(other), base);
 }
 
+TEST(Model, ContextDecidesTheHashOfACacheAndNotOfAProfile) {
+  ThreadPool pool(1);
+  const std::string folder = TQ_SOURCE_DIR "/tests/golden/architectures/";
+  const auto load = [&](const std::string& name, int64_t context) {
+    auto model = Model::Load(folder + name, pool, {}, context);
+    EXPECT_TRUE(model.ok()) << model.status().ToString();
+    return std::move(*model);
+  };
+  // Its short factors are for contexts up to 64.
+  const auto trained = load("phi3.gguf", 0), near = load("phi3.gguf", 60);
+  ASSERT_NE(trained->arch().rope.inv_freq, near->arch().rope.inv_freq);
+  EXPECT_EQ(trained->StructureHash(), near->StructureHash());
+  EXPECT_NE(trained->CacheHash(), near->CacheHash());
+  EXPECT_TRUE(trained->IsCacheHashOfAnotherContext(near->CacheHash()));
+  EXPECT_TRUE(near->IsCacheHashOfAnotherContext(trained->CacheHash()));
+  EXPECT_FALSE(near->IsCacheHashOfAnotherContext(near->CacheHash()));
+  EXPECT_FALSE(near->IsCacheHashOfAnotherContext(0));
+  const auto other = load("llama.gguf", 0);
+  EXPECT_EQ(other->StructureHash(), other->CacheHash());
+  EXPECT_FALSE(near->IsCacheHashOfAnotherContext(other->CacheHash()));
+}
+
+// Both sets of factors are part of the structure, whichever is in use.
+TEST(Model, StructureHashCoversTheFactorsThatAreNotInUse) {
+  ThreadPool pool(1);
+  const auto hash = [&](float short_factor, float long_factor) {
+    TinyLlama tiny;
+    tiny.extra = [=](GgufBuilder& b) {
+      b.U32("llama.rope.scaling.original_context_length", 1024);
+      for (const auto& [name, factor] : {std::pair{"short", short_factor}, {"long", long_factor}}) {
+        const std::vector<float> factors(8, factor);
+        b.Tensor(StrCat("rope_factors_", name, ".weight"), GgmlType::kF32, {8},
+                 std::string(reinterpret_cast<const char*>(factors.data()), 8 * sizeof(float)));
+      }
+    };
+    const std::string bytes = tiny.Build();
+    const auto model = tiny.Make(bytes, pool);
+    EXPECT_TRUE(model.ok()) << model.status().ToString();
+    return (*model)->StructureHash();
+  };
+  const uint64_t base = hash(1, 4);
+  EXPECT_EQ(hash(1, 4), base);
+  EXPECT_NE(hash(2, 4), base);
+  EXPECT_NE(hash(1, 5), base);
+}
+
 TEST(Model, WeightsAreCountedOnce) {
   ThreadPool pool(1);
   TinyLlama tiny;

@@ -23,7 +23,7 @@ inline constexpr char kSnapshotLayout[] = "cpu";  // order of the values inside 
 
 // What belongs to a sequence and is not in the cache.
 struct SnapshotMeta {
-  uint64_t structure_hash = 0;  // of the model: Model::StructureHash()
+  uint64_t structure_hash = 0;  // of the model: Model::CacheHash()
   std::string model, kv;        // names for messages, at most 4096 bytes each
   std::vector<int32_t> tokens;  // as many as the sequence has
   std::vector<float> logits;    // after the last token, or empty

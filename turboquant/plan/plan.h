@@ -22,7 +22,8 @@ struct WeightChoice {
   std::string name = "file";
   double bits = 0;  // a value of a matrix, scales included; 0 = as the file has it
 };
-// "file", "bf16", "f16", "f32", "fp8", "q8_0", "q4_0", "q4_1", "int8", "int4" or a number of bits.
+// "file", a name or alias of the table kWeights in plan.cc, or a number of bits from 1 to 32; the
+// error for any other lists the names.
 Result<WeightChoice> ParseWeightChoice(std::string_view name);
 
 struct PlanOptions {

@@ -171,7 +171,8 @@ Result<TrafficRequest> ReadRequest(const Json& line, const TokenCounter& count, 
   } else if (!count) {
     return InvalidArgument(
         "field 'prompt_tokens' is missing and there is no tokenizer to count "
-        "the text with; name a GGUF model, or log usage");
+        "the text with; name a GGUF model or a folder with its weights and tokenizer.json, or log "
+        "usage");
   } else {
     r.prompt_tokens = count(prompt);
   }
