@@ -341,8 +341,12 @@ Status WrongKind(const std::string& key, const char* wanted, const GgufValue& va
                          " was expected");
 }
 
+bool HasMagic(std::span<const std::byte> bytes) {
+  return bytes.size() >= sizeof kMagic && std::memcmp(bytes.data(), kMagic, sizeof kMagic) == 0;
+}
+
 Status ReadAll(std::span<const std::byte> bytes, GgufContents& out) {
-  if (bytes.size() < sizeof kMagic || std::memcmp(bytes.data(), kMagic, sizeof kMagic) != 0) {
+  if (!HasMagic(bytes)) {
     return DataLoss("it is not a GGUF file: its ", bytes.size(),
                     " bytes do not begin with \"GGUF\"");
   }
@@ -444,12 +448,12 @@ Result<GgufFile> GgufFile::Open(const std::string& path) {
     TQ_ASSIGN_OR_RETURN(GgufContents contents, OpenHuggingFaceFolder(path));
     return FromContents(std::move(contents));
   }
+  TQ_ASSIGN_OR_RETURN(MappedFile mapped, MappedFile::Open(path));
   for (const char* suffix : {".safetensors", "config.json", ".bin", ".pt", ".pth"}) {
-    if (path.ends_with(suffix) && FileExists(path)) {
+    if (path.ends_with(suffix) && !HasMagic(mapped.bytes())) {
       return InvalidArgument("'", path, "' is one file of a model; name its folder");
     }
   }
-  TQ_ASSIGN_OR_RETURN(MappedFile mapped, MappedFile::Open(path));
   auto map = std::make_shared<MappedFile>(std::move(mapped));
   TQ_ASSIGN_OR_RETURN(GgufContents contents, ReadGguf(map->bytes(), path));
   contents.maps.push_back(std::move(map));

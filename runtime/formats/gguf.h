@@ -35,7 +35,6 @@ enum class GgmlType : uint32_t {
   kQ6_K = 14,
   kQ8_K = 15,
   kBF16 = 30,
-  kMXFP4 = 39,
 };
 // "Q4_1"; "type 77" for numbers that are not known.
 std::string GgmlTypeName(GgmlType type);

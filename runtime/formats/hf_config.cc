@@ -68,15 +68,24 @@ constexpr TensorRule kGptOss[] = {
     {"mlp.experts.gate_up_proj", "ffn_gate_exps.weight", kEvenTransposed},
     {"mlp.experts.gate_up_proj", "ffn_up_exps.weight", kOddTransposed},
     {"mlp.experts.down_proj", "ffn_down_exps.weight", kTransposed},
-    {"mlp.experts.gate_up_proj_blocks", "ffn_gate_exps.weight", kMxfp4Even},
-    {"mlp.experts.gate_up_proj_blocks", "ffn_up_exps.weight", kMxfp4Odd},
-    {"mlp.experts.down_proj_blocks", "ffn_down_exps.weight", kMxfp4},
-    {"mlp.experts.gate_up_proj_scales", "", kSkip},
-    {"mlp.experts.down_proj_scales", "", kSkip},
     {"mlp.experts.gate_up_proj_bias", "ffn_gate_exps.bias", kEven},
     {"mlp.experts.gate_up_proj_bias", "ffn_up_exps.bias", kOdd},
     {"mlp.experts.down_proj_bias", "ffn_down_exps.bias", kF32},
 };
+
+// The same values as the planner's (turboquant/plan/config_reader.cc).
+constexpr KeyDefault kQwen3Defaults[] = {{"num_key_value_heads", 32}, {"head_dim", 128}};
+constexpr KeyDefault kGemma2Defaults[] = {{"head_dim", 256}, {"sliding_window", 4096}};
+constexpr KeyDefault kGemma3Defaults[] = {
+    {"vocab_size", 262208},
+    {"max_position_embeddings", 131072},
+    {"num_attention_heads", 8},
+    {"num_key_value_heads", 4},
+    {"head_dim", 256},
+    {"sliding_window", 4096},
+    {"rms_norm_eps", 1e-6, true},
+};
+constexpr KeyDefault kGptOssDefaults[] = {{"head_dim", 64}, {"sliding_window", 128}};
 
 constexpr HfArchitecture kArchitectures[] = {
     {.model_type = "llama",
@@ -92,27 +101,34 @@ constexpr HfArchitecture kArchitectures[] = {
      .permute_rows = true,
      .tensors = {kAttention, kFfnNorm, kMixtral}},
     {.model_type = "qwen2", .gguf = "qwen2", .tensors = {kAttention, kFfnNorm, kFfn}},
-    {.model_type = "qwen3", .gguf = "qwen3", .tensors = {kAttention, kQkNorm, kFfnNorm, kFfn}},
+    {.model_type = "qwen3",
+     .gguf = "qwen3",
+     .tensors = {kAttention, kQkNorm, kFfnNorm, kFfn},
+     .defaults = kQwen3Defaults},
     {.model_type = "qwen3_moe",
      .gguf = "qwen3moe",
-     .tensors = {kAttention, kQkNorm, kFfnNorm, kQwen3Moe}},
+     .tensors = {kAttention, kQkNorm, kFfnNorm, kQwen3Moe},
+     .defaults = kQwen3Defaults},
     {.model_type = "gemma2",
      .gguf = "gemma2",
      .norm_plus_one = true,
      .window_period = 2,
      .activation = "gelu_pytorch_tanh",
-     .tensors = {kAttention, kGemmaNorms, kFfn}},
+     .tensors = {kAttention, kGemmaNorms, kFfn},
+     .defaults = kGemma2Defaults},
     {.model_type = "gemma3_text",
      .gguf = "gemma3",
      .norm_plus_one = true,
      .window_period = 6,
      .activation = "gelu_pytorch_tanh",
-     .tensors = {kAttention, kQkNorm, kGemmaNorms, kFfn}},
+     .tensors = {kAttention, kQkNorm, kGemmaNorms, kFfn},
+     .defaults = kGemma3Defaults},
     {.model_type = "phi3", .gguf = "phi3", .tensors = {kPhi3, kFfnNorm}},
     {.model_type = "gpt_oss",
      .gguf = "gpt-oss",
      .window_period = 2,
-     .tensors = {kAttention, kGptOss}},
+     .tensors = {kAttention, kGptOss},
+     .defaults = kGptOssDefaults},
 };
 
 // --- Keys ----------------------------------------------------------------------------------------
@@ -153,6 +169,9 @@ constexpr FixedKey kFixed[] = {
     {"use_bidirectional_attention", false},
 };
 
+// What the loader takes (runtime/model); together they bound the tables of experts.
+constexpr int64_t kMaxLayers = 1024, kMaxExperts = 1024;
+
 class ConfigReader {
  public:
   ConfigReader(const JsonObject& config, const HfArchitecture& architecture, HfConfig* out)
@@ -164,7 +183,7 @@ class ConfigReader {
     out_.metadata["general.type"] = std::string("model");
     for (const KeyRule& rule : kKeys) TQ_RETURN_IF_ERROR(Copy(rule));
     TQ_RETURN_IF_ERROR(Refuse());
-    TQ_ASSIGN_OR_RETURN(out_.num_layers, Bounded("num_hidden_layers", 1, 10000, 0));
+    TQ_ASSIGN_OR_RETURN(out_.num_layers, Bounded("num_hidden_layers", 1, kMaxLayers, 0));
     TQ_ASSIGN_OR_RETURN(out_.num_q_heads, Bounded("num_attention_heads", 1, 1 << 20, 0));
     TQ_ASSIGN_OR_RETURN(out_.num_kv_heads,
                         Bounded("num_key_value_heads", 1, 1 << 20, out_.num_q_heads));
@@ -175,8 +194,8 @@ class ConfigReader {
       return InvalidArgument("heads of '", config_.name(), "' have ", head_dim_,
                              " values; expected 2 to 65536");
     }
-    TQ_ASSIGN_OR_RETURN(const int64_t local, Bounded("num_local_experts", 0, 65536, 0));
-    TQ_ASSIGN_OR_RETURN(out_.num_experts, Bounded("num_experts", 0, 65536, local));
+    TQ_ASSIGN_OR_RETURN(const int64_t local, Bounded("num_local_experts", 0, kMaxExperts, 0));
+    TQ_ASSIGN_OR_RETURN(out_.num_experts, Bounded("num_experts", 0, kMaxExperts, local));
     TQ_ASSIGN_OR_RETURN(out_.tied_embeddings, config_.Bool("tie_word_embeddings"));
     if (Is("gpt-oss")) {
       TQ_ASSIGN_OR_RETURN(const int64_t ffn, Bounded("intermediate_size", 1, 1 << 24, 0));
@@ -200,6 +219,7 @@ class ConfigReader {
     if (rule.is_float) {
       TQ_ASSIGN_OR_RETURN(const std::optional<double> value, config_.Number(rule.json));
       if (value) Set(rule.gguf, *value);
+      if (config_.IsNull(rule.json)) Set(rule.gguf, 0.0);  // off; absence is a default of GGUF
       return OkStatus();
     }
     TQ_ASSIGN_OR_RETURN(const std::optional<int64_t> value, config_.Int(rule.json));
@@ -263,8 +283,11 @@ class ConfigReader {
     TQ_ASSIGN_OR_RETURN(const int64_t window, Bounded("sliding_window", 0, INT32_MAX, 0));
     // Qwen configurations carry a window that is switched off.
     const bool off = Is("qwen2") || Is("qwen3") || Is("qwen3moe");
-    if (off || (window == 0 && !Is("phi3"))) return OkStatus();
+    const bool is_there =
+        config_.Find("sliding_window") != nullptr || config_.IsNull("sliding_window");
+    if (off || (!is_there && !Is("phi3"))) return OkStatus();
     Set("attention.sliding_window", static_cast<uint64_t>(window));
+    if (window == 0) return OkStatus();
     const int64_t period = a_.window_period;
     if (const nlohmann::json* types = config_.Find("layer_types"); types != nullptr) {
       if (!types->is_array() || types->size() != static_cast<size_t>(out_.num_layers)) {
@@ -286,7 +309,10 @@ class ConfigReader {
       if (!is_rule) Set("attention.sliding_window_pattern", windowed);
       return OkStatus();
     }
-    TQ_ASSIGN_OR_RETURN(const int64_t other, Bounded("sliding_window_pattern", 1, 10000, period));
+    TQ_ASSIGN_OR_RETURN(const int64_t plain,
+                        Bounded("sliding_window_pattern", 1, kMaxLayers, period));
+    TQ_ASSIGN_OR_RETURN(const int64_t other,
+                        Bounded("_sliding_window_pattern", 1, kMaxLayers, plain));
     if (other != period) Set("attention.sliding_window_pattern", static_cast<uint64_t>(other));
     return OkStatus();
   }
@@ -458,15 +484,15 @@ class ConfigReader {
   int64_t hidden_ = 0, head_dim_ = 0;
 };
 
-Status RefuseQuantized(const JsonObject& config, std::string_view model_type) {
+Status RefuseQuantized(const JsonObject& config) {
   if (config.Find("quantization_config") == nullptr) return OkStatus();
   const JsonObject q = config.Object("quantization_config");
   TQ_ASSIGN_OR_RETURN(const std::optional<std::string> method, q.Text("quant_method"));
-  if (method && *method == "mxfp4" && model_type == "gpt_oss") return OkStatus();
-  return Unsupported("the weights of '", config.name(), "' are quantized (quantization_config, ",
-                     "method '", method.value_or("unknown"),
-                     "'), and that format is not read; take the 16-bit checkpoint that it was made "
-                     "from (`tq quantize` makes INT8 or INT4 of it), or a GGUF file of the model");
+  return Unsupported(
+      "the weights of '", config.name(), "' are quantized (quantization_config, ", "method '",
+      method.value_or("unknown"),
+      "'), and that format is not read; take a 16-bit checkpoint of the model, or a ",
+      "GGUF file of it", method == "mxfp4" ? " in another type than MXFP4" : "");
 }
 
 }  // namespace
@@ -475,7 +501,7 @@ Result<HfConfig> ReadHfConfig(const nlohmann::json& config, const std::string& n
   const JsonObject outer(config, name);
   TQ_ASSIGN_OR_RETURN(const std::optional<std::string> outer_type, outer.Text("model_type"));
   if (!outer_type) return outer.Wrong("model_type", "the name of an architecture");
-  TQ_RETURN_IF_ERROR(RefuseQuantized(outer, *outer_type));
+  TQ_RETURN_IF_ERROR(RefuseQuantized(outer));
   // Gemma 3 with pictures: its language model is a part of its own.
   const bool nested = *outer_type == "gemma3" && outer.Find("text_config") != nullptr;
   const JsonObject inner = nested ? outer.Object("text_config") : outer;
@@ -485,7 +511,17 @@ Result<HfConfig> ReadHfConfig(const nlohmann::json& config, const std::string& n
     supported += StrCat(supported.empty() ? "" : ", ", architecture.model_type);
     if (type != architecture.model_type) continue;
     HfConfig out;
-    TQ_RETURN_IF_ERROR(ConfigReader(inner, architecture, &out).Read());
+    nlohmann::json whole = inner.empty() ? nlohmann::json::object() : inner.json();
+    for (const KeyDefault& d : architecture.defaults) {
+      if (whole.contains(d.key)) continue;
+      if (d.is_float) {
+        whole[d.key] = d.value;
+      } else {
+        whole[d.key] = static_cast<int64_t>(d.value);
+      }
+    }
+    const JsonObject complete(whole, inner.name());
+    TQ_RETURN_IF_ERROR(ConfigReader(complete, architecture, &out).Read());
     return out;
   }
   return Unsupported("model_type '", *outer_type, "' of '", name,

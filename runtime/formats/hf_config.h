@@ -29,15 +29,19 @@ enum class TensorChange {
   kEvenTransposed,  // [expert][in][2 n]: columns 0, 2, 4 ...
   kOddTransposed,
   kEven,
-  kOdd,    // [expert][2 n], as float32
-  kMxfp4,  // NAME_blocks and NAME_scales
-  kMxfp4Even,
-  kMxfp4Odd,  // every second row of them
+  kOdd,  // [expert][2 n], as float32
 };
 struct TensorRule {
   const char* hugging_face;  // what follows "model.layers.N."
   const char* gguf;          // what follows "blk.N."
   TensorChange change = TensorChange::kNone;
+};
+
+// What a configuration leaves out because it equals the default of its class.
+struct KeyDefault {
+  const char* key;
+  double value;
+  bool is_float = false;
 };
 
 struct HfArchitecture {
@@ -48,6 +52,7 @@ struct HfArchitecture {
   int window_period = 1;       // every n-th layer has no window; 1: all have it, if there is one
   const char* activation = "silu";
   std::array<std::span<const TensorRule>, 4> tensors;  // tables, some may be empty
+  std::span<const KeyDefault> defaults = {};
 };
 
 struct HfConfig {

@@ -311,55 +311,6 @@ TEST(HfFolder, GptOssExpertsAreTurnedAndTakenApart) {
   EXPECT_EQ(Shape(file, "blk.0.post_attention_norm.weight"), std::vector<int64_t>{3});
 }
 
-// A safetensors file with U8 tensors, which the writer of the library does not make.
-std::string RawSafetensors(
-    const std::vector<std::pair<std::string, std::string>>& header_and_data) {
-  std::string header, data;
-  for (const auto& [entry, bytes] : header_and_data) {
-    header += (header.empty() ? "{" : ",") + entry + ",\"data_offsets\":[" +
-              std::to_string(data.size()) + "," + std::to_string(data.size() + bytes.size()) + "]}";
-    data += bytes;
-  }
-  header += "}";
-  const uint64_t size = header.size();
-  return std::string(reinterpret_cast<const char*>(&size), 8) + header + data;
-}
-
-TEST(HfFolder, Mxfp4BlocksArePackedAsGgufHasThem) {
-  json config = Config("gpt_oss");
-  config.update({{"num_local_experts", 1},
-                 {"num_experts_per_tok", 1},
-                 {"sliding_window", 8},
-                 {"quantization_config", {{"quant_method", "mxfp4"}}}});
-  std::string blocks;  // one expert, rows gate 0, up 0; value i of a row is i % 16, or 15 - i % 16
-  for (int row = 0; row < 2; ++row) {
-    for (int i = 0; i < 32; i += 2) {
-      const int a = i % 16, b = (i + 1) % 16;
-      blocks.push_back(static_cast<char>(row == 0 ? a | b << 4 : (15 - a) | (15 - b) << 4));
-    }
-  }
-  MemoryFolder folder;
-  folder.files["config.json"] = config.dump();
-  const std::string name = kLayer + "mlp.experts.gate_up_proj_";
-  folder.files["model.safetensors"] =
-      RawSafetensors({{"\"" + name + R"(blocks":{"dtype":"U8","shape":[1,2,1,16])", blocks},
-                      {"\"" + name + R"(scales":{"dtype":"U8","shape":[1,2,1])", "\x7e\x7f"}});
-  const GgufFile file = MustRead(folder);
-  for (const auto& [tensor, scale, flip] : {std::tuple{"blk.0.ffn_gate_exps.weight", 0x7e, 0},
-                                            {"blk.0.ffn_up_exps.weight", 0x7f, 15}}) {
-    const GgufTensor* t = file.FindTensor(tensor);
-    ASSERT_NE(t, nullptr);
-    EXPECT_EQ(t->type, GgmlType::kMXFP4);
-    EXPECT_EQ(t->shape, (std::vector<int64_t>{32, 1, 1}));
-    const TensorData data = file.Data(*t);
-    ASSERT_EQ(data.bytes().size(), 17u);
-    EXPECT_EQ(static_cast<int>(data.bytes()[0]), scale);
-    for (int i = 0; i < 16; ++i) {
-      EXPECT_EQ(static_cast<int>(data.bytes()[1 + i]), (i ^ flip) | (i ^ flip) << 4) << i;
-    }
-  }
-}
-
 TEST(HfFolder, Phi3FactorsBecomeTensors) {
   json config = Config("phi3");
   config.update(
@@ -415,11 +366,93 @@ TEST(HfFolder, YarnKeysAreCopied) {
 }
 
 TEST(HfFolder, QuantizedCheckpointsAreRefusedByName) {
-  for (const char* method : {"awq", "gptq", "compressed-tensors", "fp8", "bitsandbytes", "mxfp4"}) {
+  for (const char* method : {"awq", "gptq", "compressed-tensors", "fp8", "bitsandbytes"}) {
     json config = Config("llama");
     config["quantization_config"] = {{"quant_method", method}};
-    ExpectError(Folder(config, Dense()), StatusCode::kUnsupported,
-                std::string("method '") + method + "'), and that format is not read; take the 16");
+    ExpectError(
+        Folder(config, Dense()), StatusCode::kUnsupported,
+        std::string("method '") + method + "'), and that format is not read; take a 16-bit");
+  }
+  json config = Config("gpt_oss");
+  config["quantization_config"] = {{"quant_method", "mxfp4"}};
+  ExpectError(Folder(config, Dense()), StatusCode::kUnsupported,
+              "method 'mxfp4'), and that format is not read; take a 16-bit checkpoint of the "
+              "model, or a GGUF file of it in another type than MXFP4");
+}
+
+TEST(HfFolder, KeysThatAreLeftOutAreTheDefaultsOfTheClass) {
+  json text = Config("gemma3_text");
+  for (const char* key : {"max_position_embeddings", "rms_norm_eps", "vocab_size", "head_dim",
+                          "num_attention_heads", "num_key_value_heads"}) {
+    text.erase(key);
+  }
+  text["_sliding_window_pattern"] = 3;
+  MemoryFolder gemma = Folder({{"model_type", "gemma3"}, {"text_config", text}}, {});
+  const GgufFile file = MustRead(gemma);
+  EXPECT_EQ(*file.GetInt("gemma3.context_length"), 131072);
+  EXPECT_EQ(*file.GetInt("gemma3.vocab_size"), 262208);
+  EXPECT_EQ(*file.GetInt("gemma3.attention.head_count"), 8);
+  EXPECT_EQ(*file.GetInt("gemma3.attention.head_count_kv"), 4);
+  EXPECT_EQ(*file.GetInt("gemma3.attention.key_length"), 256);
+  EXPECT_EQ(*file.GetInt("gemma3.attention.sliding_window"), 4096);
+  EXPECT_EQ(*file.GetInt("gemma3.attention.sliding_window_pattern"), 3);
+  EXPECT_EQ(*file.GetFloat("gemma3.attention.layer_norm_rms_epsilon"), 1e-6);
+  for (const auto& [type, key, head_dim] : {std::tuple{"qwen3", "qwen3.attention.key_length", 128},
+                                            {"gemma2", "gemma2.attention.key_length", 256},
+                                            {"gpt_oss", "gpt-oss.attention.key_length", 64}}) {
+    json config = Config(type);
+    config.erase("head_dim");
+    MemoryFolder folder = Folder(config, {});
+    EXPECT_EQ(*MustRead(folder).GetInt(key), head_dim);
+  }
+}
+
+TEST(HfFolder, NullIsOffAndNotTheDefault) {
+  json config = Config("gemma2");
+  config.update({{"attn_logit_softcapping", nullptr},
+                 {"final_logit_softcapping", nullptr},
+                 {"sliding_window", nullptr}});
+  MemoryFolder off = Folder(config, {});
+  const GgufFile file = MustRead(off);
+  for (const char* key : {"gemma2.attn_logit_softcapping", "gemma2.final_logit_softcapping"}) {
+    ASSERT_TRUE(file.Has(key));
+    EXPECT_EQ(*file.GetFloat(key), 0);
+  }
+  ASSERT_TRUE(file.Has("gemma2.attention.sliding_window"));
+  EXPECT_EQ(*file.GetInt("gemma2.attention.sliding_window"), 0);
+}
+
+TEST(HfFolder, LayersAndExpertsAreBounded) {
+  json config = Config("mixtral");
+  config.update({{"num_local_experts", 1025}, {"num_experts_per_tok", 1}});
+  ExpectError(Folder(config, Attention()), StatusCode::kInvalidArgument,
+              "'num_local_experts' of 'config.json' is 1025; expected 0 to 1024");
+  config["num_local_experts"] = 8;
+  config["num_hidden_layers"] = 1025;
+  ExpectError(Folder(config, Attention()), StatusCode::kInvalidArgument,
+              "'num_hidden_layers' of 'config.json' is 1025; expected 1 to 1024");
+}
+
+TEST(HfFolder, DeepJsonIsAnError) {
+  const auto nested = [](const std::string& open, const std::string& close, size_t n) {
+    std::string out;
+    for (size_t i = 0; i < n; ++i) out += open;
+    out += "1";
+    for (size_t i = 0; i < n; ++i) out += close;
+    return out;
+  };
+  const std::string deep = nested("[", "]", 200000);
+  std::string config = Config("llama").dump();
+  config.back() = ',';
+  MemoryFolder folder = Folder(Config("llama"), Dense());
+  folder.files["config.json"] = config + "\"eos_token_id\":" + deep + "}";
+  ExpectError(folder, StatusCode::kDataLoss, "'config.json' nests more than 100 deep");
+  folder.files["config.json"] = config + "\"eos_token_id\":" + nested("[", "]", 99) + "}";
+  EXPECT_EQ(MustRead(folder).tensors().size(), 11u) << "what is not used may nest a little";
+  folder.files["tokenizer.json"] = "{}";
+  for (const std::string& value : {deep, nested("{\"content\":", "}", 200000)}) {
+    folder.files["tokenizer_config.json"] = "{\"chat_template\":" + value + "}";
+    ExpectError(folder, StatusCode::kDataLoss, "'tokenizer_config.json' nests more than 100 deep");
   }
 }
 
@@ -434,6 +467,8 @@ TEST(HfFolder, RefusesWhatItDoesNotKnow) {
   ExpectError(Folder(config, Dense()), StatusCode::kInvalidArgument, "is string; an integer");
   config["hidden_size"] = -3;
   ExpectError(Folder(config, Dense()), StatusCode::kInvalidArgument, "is -3; expected 0 or more");
+  ExpectError(Folder({{"model_type", "gemma3"}, {"text_config", 5}}, Dense()),
+              StatusCode::kInvalidArgument, "'num_hidden_layers' of");
   MemoryFolder pickled;
   pickled.files = {{"config.json", Config("llama").dump()}, {"pytorch_model.bin", ""}};
   ExpectError(pickled, StatusCode::kUnsupported, "a pickle, which can run any program");
@@ -547,6 +582,13 @@ TEST(HfFolder, OpensFromDisk) {
   const Status one = GgufFile::Open(path + "/a.safetensors").status();
   EXPECT_EQ(one.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(one.message().find("is one file of a model; name its folder"), std::string::npos);
+  // A GGUF file is one whatever its name ends in.
+  const std::string renamed = testing::TempDir() + "/renamed.bin";
+  const std::string gguf = GgufBuilder().Tensor("a", GgmlType::kF32, {1}, "aaaa").Build();
+  ASSERT_TRUE(WriteFileAtomic(renamed, gguf).ok());
+  EXPECT_TRUE(GgufFile::Open(renamed).ok());
+  ASSERT_TRUE(WriteFileAtomic(renamed, "pickle").ok());
+  EXPECT_EQ(GgufFile::Open(renamed).status().code(), StatusCode::kInvalidArgument);
 }
 
 // --- Split GGUF files ---

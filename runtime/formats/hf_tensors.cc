@@ -5,8 +5,6 @@
 #include <cstring>
 #include <utility>
 
-#include "turboquant/base/numeric.h"
-
 namespace tq {
 namespace {
 
@@ -21,17 +19,6 @@ Result<GgmlType> FloatType(const SafetensorsTensor& t) {
       return Unsupported("tensor '", t.name, "' holds ", SafetensorsTypeName(t.type),
                          "; weights are read in F32, F16 and BF16");
   }
-}
-
-float ReadFloat(SafetensorsType type, const std::byte* p) {
-  if (type == SafetensorsType::kF32) {
-    float value;
-    std::memcpy(&value, p, sizeof value);
-    return value;
-  }
-  uint16_t half;
-  std::memcpy(&half, p, sizeof half);
-  return type == SafetensorsType::kF16 ? F32FromF16(half) : F32FromBF16(half);
 }
 
 Status BadShape(const SafetensorsTensor& t, const char* wanted) {
@@ -67,7 +54,8 @@ void MakeFloats(const SafetensorsTensor& t, size_t first, size_t step, float add
   Assemble(out, {t.data}, [=](const Parts& parts, std::span<std::byte> to) {
     const size_t size = SafetensorsTypeBytes(type);
     for (size_t i = 0; i < to.size() / sizeof(float); ++i) {
-      const float value = ReadFloat(type, parts[0].data() + (first + i * step) * size) + add;
+      const float value =
+          SafetensorsElement(type, parts[0].data() + (first + i * step) * size) + add;
       std::memcpy(to.data() + i * sizeof value, &value, sizeof value);
     }
   });
@@ -118,37 +106,6 @@ void TakeHalf(const SafetensorsTensor& t, bool lower, GgufTensor& out) {
       std::memcpy(to.data() + at, parts[0].data() + 2 * at + (lower ? half : 0), half);
     }
   });
-}
-
-// Blocks of 32 values in 16 bytes, two neighbours a byte, and their scales apart. In GGUF a block
-// is the scale and 16 bytes, in which value i shares a byte with value i + 16.
-Status PackMxfp4(const SafetensorsTensor& blocks, const SafetensorsTensor* scales, size_t first,
-                 size_t step, GgufTensor& out) {
-  const std::vector<int64_t>& shape = blocks.shape;
-  if (blocks.type != SafetensorsType::kU8 || shape.size() != 4 || shape[3] != 16 ||
-      shape[1] % static_cast<int64_t>(step) != 0) {
-    return BadShape(blocks, "U8 [experts, rows, blocks, 16]");
-  }
-  if (scales == nullptr || scales->type != SafetensorsType::kU8 ||
-      scales->shape != std::vector<int64_t>(shape.begin(), shape.end() - 1)) {
-    return DataLoss("tensor '", blocks.name, "' ", ShapeToString(shape),
-                    " has no _scales of U8 and matching shape");
-  }
-  out.type = GgmlType::kMXFP4;
-  out.shape = {shape[2] * 32, shape[1] / static_cast<int64_t>(step), shape[0]};
-  const auto row_blocks = static_cast<size_t>(shape[2]);
-  Assemble(out, {blocks.data, scales->data}, [=](const Parts& parts, std::span<std::byte> to) {
-    std::byte* p = to.data();
-    for (size_t row = first; row * row_blocks < parts[1].size(); row += step) {
-      for (size_t b = row * row_blocks; b < (row + 1) * row_blocks; ++b) {
-        const std::byte* from = parts[0].data() + 16 * b;
-        const auto value = [&](size_t i) { return (from[i / 2] >> (4 * (i % 2))) & std::byte{15}; };
-        *p++ = parts[1][b];
-        for (size_t i = 0; i < 16; ++i) *p++ = value(i) | (value(i + 16) << 4);
-      }
-    }
-  });
-  return OkStatus();
 }
 
 // Digits at `pos` of `name`, without leading zeros; -1: none. `pos` moves behind them.
@@ -271,14 +228,7 @@ class TensorReader {
 
   Status Change(const SafetensorsTensor& t, TensorChange change, GgufTensor& out) {
     using enum TensorChange;
-    const size_t odd = change == kMxfp4Odd || change == kOddTransposed || change == kOdd;
-    if (change == kMxfp4 || change == kMxfp4Even || change == kMxfp4Odd) {
-      const std::string scales =
-          t.name.substr(0, t.name.size() - std::string_view("blocks").size()) + "scales";
-      const auto it = by_name_.find(scales);
-      return PackMxfp4(t, it == by_name_.end() ? nullptr : it->second, odd,
-                       change == kMxfp4 ? 1 : 2, out);
-    }
+    const size_t odd = change == kOddTransposed || change == kOdd;
     TQ_ASSIGN_OR_RETURN(out.type, FloatType(t));
     const bool is_pair =
         change == kEven || change == kOdd || change == kEvenTransposed || change == kOddTransposed;
@@ -332,7 +282,7 @@ class TensorReader {
       rows->make(parts, raw);
       const size_t size = SafetensorsTypeBytes(type);
       for (size_t i = 0; i < bytes / size; ++i) {
-        const float value = ReadFloat(type, raw.data() + i * size);
+        const float value = SafetensorsElement(type, raw.data() + i * size);
         std::memcpy(to.data() + i * sizeof value, &value, sizeof value);
       }
     });

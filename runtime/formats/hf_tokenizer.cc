@@ -6,20 +6,14 @@
 #include <utility>
 
 #include "runtime/formats/pre_patterns.h"
+#include "runtime/formats/token_kind.h"
 
 namespace tq {
 namespace {
 
 using nlohmann::json;
 
-enum TokenKind : int64_t {
-  kNormal = 1,
-  kUnknown = 2,
-  kControl = 3,
-  kUserDefined = 4,
-  kUnused = 5,
-  kByte = 6
-};
+using enum TokenKind;
 constexpr int64_t kMaxTokens = 1 << 24;
 constexpr const char* kMeta = "\xE2\x96\x81";  // U+2581, which stands for a blank
 
@@ -209,7 +203,7 @@ class TokenizerReader {
                          "'; supported: BPE, Unigram");
     }
     TQ_RETURN_IF_ERROR(ReadAddedTokens(tokenizer));
-    FillHoles();
+    TQ_RETURN_IF_ERROR(FillHoles());
     Set("tokenizer.tq.normalizer", pipeline_.normalizer);
     TQ_RETURN_IF_ERROR(ReadSpecials(settings));
     TQ_RETURN_IF_ERROR(ReadBos(tokenizer, settings));
@@ -228,26 +222,28 @@ class TokenizerReader {
     return ParseJsonObject(text, name);
   }
 
-  Status AddToken(const std::string& text, const json& id, int64_t kind) {
+  // Ids are dense but for a few holes: a forged one does not make a vast table.
+  bool IsFarBeyondTokens(size_t id) const { return id > 2 * ids_.size() + 65536; }
+
+  Status AddToken(const std::string& text, const json& id, TokenKind kind) {
     if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= kMaxTokens) {
       return DataLoss("tokenizer.json: a token's id is no number from 0 to ", kMaxTokens);
     }
     const auto i = static_cast<size_t>(id.get<int64_t>());
-    // Ids are dense but for a few holes: a forged one does not make a vast table.
-    if (i > 2 * ids_.size() + 65536) {
+    if (IsFarBeyondTokens(i)) {
       return DataLoss("tokenizer.json: token ", i, " is far beyond the ", ids_.size(),
                       " before it");
     }
     if (i >= tokens_.size()) {
       tokens_.resize(i + 1);
-      kinds_.resize(i + 1, kUnused);
+      kinds_.resize(i + 1, static_cast<int64_t>(kUnused));
       is_there_.resize(i + 1);
     }
     if (is_there_[i] && tokens_[i] != text) {
       return DataLoss("tokenizer.json: token ", i, " is both '", tokens_[i], "' and '", text, "'");
     }
     tokens_[i] = text;
-    kinds_[i] = kind;
+    kinds_[i] = static_cast<int64_t>(kind);
     is_there_[i] = true;
     ids_[text] = static_cast<int64_t>(i);
     return OkStatus();
@@ -289,9 +285,7 @@ class TokenizerReader {
       return Unsupported("tokenizer.json: a BPE without ByteLevel and without Metaspace is not ",
                          "supported");
     }
-    if (!pipeline_.regex.empty()) {
-      return Unsupported("tokenizer.json: Split and Digits are supported with ByteLevel only");
-    }
+    TQ_RETURN_IF_ERROR(RefuseRegex());
     Set("tokenizer.ggml.model", std::string("llama"));
     Set("tokenizer.ggml.pre", std::string("default"));
     Set("tokenizer.ggml.add_space_prefix", pipeline_.adds_prefix);
@@ -299,6 +293,12 @@ class TokenizerReader {
       Set("tokenizer.ggml.unknown_token_id", static_cast<uint64_t>(ids_[*unknown]));
     }
     return OkStatus();
+  }
+
+  Status RefuseRegex() const {
+    if (pipeline_.regex.empty()) return OkStatus();
+    return Unsupported("tokenizer.json: Split and Digits are supported with a BPE with ByteLevel ",
+                       "only");
   }
 
   Status ReadMerges(const JsonObject& model) {
@@ -340,6 +340,13 @@ class TokenizerReader {
   }
 
   Status ReadUnigram(const JsonObject& model) {
+    if (pipeline_.byte_level) {
+      return Unsupported("tokenizer.json: a Unigram with ByteLevel is not supported");
+    }
+    if (!pipeline_.replaces_blanks) {
+      return Unsupported("tokenizer.json: a Unigram without Metaspace is not supported");
+    }
+    TQ_RETURN_IF_ERROR(RefuseRegex());
     TQ_ASSIGN_OR_RETURN(const std::optional<bool> fallback, model.Bool("byte_fallback"));
     TQ_ASSIGN_OR_RETURN(const std::optional<int64_t> unknown, model.Int("unk_id"));
     const json* vocabulary = model.Find("vocab");
@@ -399,10 +406,14 @@ class TokenizerReader {
   }
 
   // Rows of the embedding without a token get the names that GGUF files give them.
-  void FillHoles() {
+  Status FillHoles() {
     const size_t size = std::max(tokens_.size(), static_cast<size_t>(vocab_size_));
+    if (IsFarBeyondTokens(size)) {
+      return DataLoss("'vocab_size' of '", config_.name(), "' is ", vocab_size_,
+                      ", far beyond the ", ids_.size(), " tokens of tokenizer.json");
+    }
     tokens_.resize(size);
-    kinds_.resize(size, kUnused);
+    kinds_.resize(size, static_cast<int64_t>(kUnused));
     is_there_.resize(size);
     for (size_t i = 0; i < size; ++i) {
       if (!is_there_[i]) tokens_[i] = StrCat("[PAD", i, "]");
@@ -417,17 +428,17 @@ class TokenizerReader {
     }
     scores_.resize(scores_.empty() ? 0 : size);
     if (!scores_.empty()) Set("tokenizer.ggml.scores", scores_);
+    return OkStatus();
   }
 
-  // A token as tokenizer_config.json names it: a text, or an object with "content".
+  // A token as tokenizer_config.json names it: a text, or an object with one as "content".
   int64_t IdOf(const json* token) const {
-    if (token == nullptr) return -1;
-    if (token->is_object()) {
-      const auto it = token->find("content");
-      return it == token->end() ? -1 : IdOf(&*it);
+    if (token != nullptr && token->is_object()) {
+      const auto content = token->find("content");
+      token = content == token->end() ? nullptr : &*content;
     }
-    if (!token->is_string()) return -1;
-    const auto it = ids_.find(token->get<std::string>());
+    if (token == nullptr || !token->is_string()) return -1;
+    const auto it = ids_.find(token->get_ref<const std::string&>());
     return it == ids_.end() ? -1 : it->second;
   }
 
@@ -435,8 +446,9 @@ class TokenizerReader {
   Status AddIds(const JsonObject& from, const char* key, std::vector<int64_t>& ids) const {
     const json* value = from.Find(key);
     if (value == nullptr) return OkStatus();
-    const json list = value->is_array() ? *value : json::array({*value});
-    for (const json& id : list) {
+    const size_t count = value->is_array() ? value->size() : 1;
+    for (size_t n = 0; n < count; ++n) {
+      const json& id = value->is_array() ? (*value)[n] : *value;
       if (!id.is_number_integer()) return from.Wrong(key, "a token id or a list of them");
       const auto i = id.get<int64_t>();
       if (i < 0 || i >= static_cast<int64_t>(tokens_.size())) {
@@ -450,15 +462,14 @@ class TokenizerReader {
 
   Status ReadSpecials(const JsonObject& settings) {
     const JsonObject generation(generation_json_, "generation_config.json");
-    for (const char* name : {"bos", "eos", "pad"}) {
+    for (const char* name : {"bos", "eos"}) {
       const std::string text_key = std::string(name) + "_token", id_key = text_key + "_id";
       std::vector<int64_t> ids;
       if (const int64_t id = IdOf(settings.Find(text_key.c_str())); id >= 0) ids.push_back(id);
       TQ_RETURN_IF_ERROR(AddIds(generation, id_key.c_str(), ids));
       TQ_RETURN_IF_ERROR(AddIds(config_, id_key.c_str(), ids));
       if (ids.empty()) continue;
-      const std::string gguf = name == std::string("pad") ? "padding" : name;
-      Set("tokenizer.ggml." + gguf + "_token_id", static_cast<uint64_t>(ids.front()));
+      Set("tokenizer.ggml." + text_key + "_id", static_cast<uint64_t>(ids.front()));
       if (name != std::string("eos")) continue;
       std::sort(ids.begin(), ids.end());
       ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
@@ -497,8 +508,8 @@ class TokenizerReader {
       TQ_ASSIGN_OR_RETURN(text, files_.Read("chat_template.jinja"));
     } else if (const json* value = settings.Find("chat_template"); value != nullptr) {
       if (value->is_string()) text = value->get<std::string>();
-      for (const json& entry : value->is_array() ? *value : json::array()) {
-        const JsonObject one(entry, "chat_template");
+      for (size_t i = 0; value->is_array() && i < value->size(); ++i) {
+        const JsonObject one((*value)[i], "chat_template");
         TQ_ASSIGN_OR_RETURN(const std::optional<std::string> name, one.Text("name"));
         TQ_ASSIGN_OR_RETURN(const std::optional<std::string> body, one.Text("template"));
         if (name == "default") text = body.value_or("");

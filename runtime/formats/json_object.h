@@ -11,9 +11,17 @@
 
 namespace tq {
 
-// The object in `text`. kDataLoss: it is no JSON object.
+// The object in `text`. kDataLoss: it is no JSON object, or one that nests so deeply that copying
+// it would overflow the stack.
 inline Result<nlohmann::json> ParseJsonObject(const std::string& text, const std::string& name) {
-  nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  constexpr int kMaxDepth = 100;
+  bool too_deep = false;
+  const auto keep = [&](int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
+    too_deep |= depth > kMaxDepth;
+    return !too_deep;
+  };
+  nlohmann::json json = nlohmann::json::parse(text, keep, /*allow_exceptions=*/false);
+  if (too_deep) return DataLoss("'", name, "' nests more than ", kMaxDepth, " deep");
   if (json.is_discarded() || !json.is_object()) {
     return DataLoss("'", name, "' is not a JSON object (", text.size(), " bytes)");
   }
@@ -31,11 +39,16 @@ class JsonObject {
     const auto it = json_.find(key);
     return it == json_.end() || it->is_null() ? nullptr : &*it;
   }
+  // The key is there and says null, which often means "off" where its absence means a default.
+  bool IsNull(const char* key) const {
+    return json_.is_object() && json_.contains(key) && json_[key].is_null();
+  }
   JsonObject Object(const char* key) const {
     static const nlohmann::json kEmpty = nlohmann::json::object();
     const nlohmann::json* value = Find(key);
     return {value == nullptr ? kEmpty : *value, name_ + "." + key};
   }
+  const nlohmann::json& json() const { return json_; }
   bool empty() const { return !json_.is_object() || json_.empty(); }
   const std::string& name() const { return name_; }
 

@@ -98,11 +98,8 @@ TEST(ChatTemplate, NamesWhatIsNotSupported) {
 }
 
 TEST(ChatTemplate, MacrosAreBounded) {
-  ExpectError("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", StatusCode::kInvalidArgument, [] {
-    std::string lines;
-    for (int i = 0; i < 25; ++i) lines += "line 1: ";
-    return lines + "macros call each other more than 24 deep";
-  }());
+  ExpectError("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", StatusCode::kInvalidArgument,
+              "line 1: blocks, expressions and macro calls nest more than 1000 deep");
   const std::string twice =
       "{% macro f(n) %}{% if n > 0 %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}xxxxxxxxxxxxxxxx"
       "{% endmacro %}{{ f(23) }}";
@@ -160,6 +157,39 @@ TEST(ChatTemplate, WorkIsBounded) {
             StatusCode::kUnsupported);
   EXPECT_EQ(RenderOnce("{% set ns = namespace() %}{% set ns.x = [ns] %}").status().code(),
             StatusCode::kUnsupported);
+}
+
+TEST(ChatTemplate, RecursionIsBoundedWhateverNestsInIt) {
+  const auto repeat = [](const std::string& s, int n) {
+    std::string out;
+    for (int i = 0; i < n; ++i) out += s;
+    return out;
+  };
+  const auto recurse = [&](const char* begin, const char* end, const char* before,
+                           const char* after, int nest) {
+    return "{% macro f() %}" + repeat(begin, nest) + "{{ " + repeat(before, nest) + "f()" +
+           repeat(after, nest) + " }}" + repeat(end, nest) + "{% endmacro %}{{ f() }}";
+  };
+  std::vector<std::string> sources = {
+      recurse("{% for x in [1] %}", "{% endfor %}", "", "+1", 146),  // the parser takes 150
+  };
+  const std::pair<const char*, const char*> blocks[] = {{"{% for x in [1] %}", "{% endfor %}"},
+                                                        {"{% if true %}", "{% endif %}"},
+                                                        {"{% set y %}", "{% endset %}"}};
+  const std::pair<const char*, const char*> expressions[] = {
+      {"", "+1"},   {"[", "]"},   {"{'a': ", " }"}, {"", "[0]"},      {"", "[1:2:3]"},
+      {"-", ""},    {"not ", ""}, {"", "|trim"},    {"", ".strip()"}, {"(1 if ", " else 2)"},
+      {"0 or ", ""}};
+  for (const auto& [begin, end] : blocks) {
+    for (const auto& [before, after] : expressions) {
+      sources.push_back(recurse(begin, end, before, after, 40));
+    }
+  }
+  for (const std::string& source : sources) {
+    const std::string message = RenderOnce(source).status().message();
+    EXPECT_NE(message.find("nest more than 1000 deep"), std::string::npos)
+        << source << ": " << message;
+  }
 }
 
 TEST(ChatTemplate, NestingIsBounded) {

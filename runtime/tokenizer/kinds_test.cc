@@ -194,6 +194,51 @@ TEST(TokenizerJson, RefusesWhatIsNotBuilt) {
          {{"eos_token_id", 100000}});
 }
 
+TEST(TokenizerJson, AUnigramHasNoStepsThatItDoesNotKnow) {
+  const json unigram = Golden()["tokenizers_of_kind"]["unigram"]["json"];
+  const json digits = {{"type", "Digits"}, {"individual_digits", true}};
+  const json level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+  for (const auto& [steps, part] :
+       {std::pair{json::array({digits, unigram["pre_tokenizer"]}), "Split and Digits are"},
+        {json::array({unigram["pre_tokenizer"], level}), "a Unigram with ByteLevel"},
+        {json::array(), "a Unigram without Metaspace"}}) {
+    json tokenizer = unigram;
+    tokenizer["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", steps}};
+    const Status status = FromJson(tokenizer).status();
+    EXPECT_EQ(status.code(), StatusCode::kUnsupported) << status.ToString();
+    EXPECT_NE(status.message().find(part), std::string::npos) << status.ToString();
+  }
+}
+
+TEST(TokenizerJson, APadTokenIsNotLookedAt) {
+  EXPECT_TRUE(FromJson(Gpt2(), {{"pad_token_id", -1}}).ok());
+}
+
+TEST(TokenizerJson, ATokenIsATextOrAnObjectWithOne) {
+  const auto bos = [](const json& token) {
+    const auto t = FromJson(Gpt2(), {}, {{"bos_token", token}});
+    TQ_CHECK(t.ok());
+    return (*t)->bos();
+  };
+  const int id = bos("<s>");
+  EXPECT_GE(id, 0);
+  EXPECT_EQ(bos({{"content", "<s>"}}), id);
+  ASSERT_NE(bos(nullptr), id);
+  EXPECT_EQ(bos({{"content", {{"content", "<s>"}}}}), bos(nullptr));
+}
+
+TEST(TokenizerJson, RowsWithoutATokenAreBounded) {
+  MemoryFolder folder;
+  folder.files["tokenizer.json"] = Gpt2().dump();
+  std::map<std::string, GgufValue> metadata;
+  const Status status = ReadHfTokenizer(folder, json::object(), 1 << 24, metadata);
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+  EXPECT_NE(status.message().find("'vocab_size' of 'config.json' is 16777216, far beyond the"),
+            std::string::npos)
+      << status.ToString();
+  EXPECT_TRUE(ReadHfTokenizer(folder, json::object(), 65536, metadata).ok());
+}
+
 TEST(TokenizerJson, EveryTruncationIsAnError) {
   const std::string whole = Golden()["tokenizers_of_kind"]["unigram"]["json"].dump();
   for (size_t n = 0; n < whole.size(); n += 37) {

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/formats/token_kind.h"
 #include "runtime/tokenizer/text_normalizer.h"
 #include "runtime/tokenizer/tokenizer.h"
 
@@ -34,16 +35,6 @@ class SpecialTokens {
   };
   std::vector<Node> nodes_ = std::vector<Node>(1);
   std::array<bool, 256> begins_{};
-};
-
-// tokenizer.ggml.token_type.
-enum class TokenKind : uint8_t {
-  kNormal = 1,
-  kUnknown = 2,
-  kControl = 3,
-  kUserDefined = 4,
-  kUnused = 5,
-  kByte = 6
 };
 
 // A tokenizer over a vocabulary of a file. A kind of tokenizer says how the text between special

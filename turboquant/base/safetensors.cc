@@ -128,20 +128,6 @@ float Load(const std::byte* p) {
   return static_cast<float>(value);
 }
 
-float LoadElement(SafetensorsType type, const std::byte* p) {
-  uint16_t half;
-  switch (type) {
-    case SafetensorsType::kF32: return Load<float>(p);
-    case SafetensorsType::kF16: std::memcpy(&half, p, 2); return F32FromF16(half);
-    case SafetensorsType::kBF16: std::memcpy(&half, p, 2); return F32FromBF16(half);
-    case SafetensorsType::kI8: return Load<int8_t>(p);
-    case SafetensorsType::kI32: return Load<int32_t>(p);
-    case SafetensorsType::kI64: return Load<int64_t>(p);
-    case SafetensorsType::kU8: return Load<uint8_t>(p);
-  }
-  return 0;
-}
-
 void AppendValues(const SafetensorsSource& source, std::string& out) {
   for (const float value : source.values) {
     if (source.type == SafetensorsType::kF32) {
@@ -167,6 +153,20 @@ std::string ShapeToString(const std::vector<int64_t>& shape) {
   std::string out = "[";
   for (size_t i = 0; i < shape.size(); ++i) out += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
   return out + "]";
+}
+
+float SafetensorsElement(SafetensorsType type, const std::byte* p) {
+  uint16_t half;
+  switch (type) {
+    case SafetensorsType::kF32: return Load<float>(p);
+    case SafetensorsType::kF16: std::memcpy(&half, p, 2); return F32FromF16(half);
+    case SafetensorsType::kBF16: std::memcpy(&half, p, 2); return F32FromBF16(half);
+    case SafetensorsType::kI8: return Load<int8_t>(p);
+    case SafetensorsType::kI32: return Load<int32_t>(p);
+    case SafetensorsType::kI64: return Load<int64_t>(p);
+    case SafetensorsType::kU8: return Load<uint8_t>(p);
+  }
+  return 0;
 }
 
 int64_t SafetensorsTensor::num_elements() const {
@@ -254,7 +254,8 @@ Result<std::vector<float>> SafetensorsFile::GetFloats(std::string_view name) con
   const size_t step = SafetensorsTypeBytes(tensor->type);
   std::vector<float> values(tensor->data.size() / step);
   const std::byte* p = tensor->data.data();
-  for (size_t i = 0; i < values.size(); ++i) values[i] = LoadElement(tensor->type, p + i * step);
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = SafetensorsElement(tensor->type, p + i * step);
   return values;
 }
 

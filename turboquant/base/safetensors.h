@@ -20,6 +20,8 @@ namespace tq {
 enum class SafetensorsType { kF32, kF16, kBF16, kI8, kI32, kI64, kU8 };
 const char* SafetensorsTypeName(SafetensorsType type);  // "BF16", as the file spells it
 size_t SafetensorsTypeBytes(SafetensorsType type);
+// The value at `p`, which need not be aligned, as float32 (integers: the nearest).
+float SafetensorsElement(SafetensorsType type, const std::byte* p);
 
 struct SafetensorsTensor {
   std::string name;
