@@ -6,13 +6,14 @@
 // at a time. Pair products add up in 32 bits over a block, at most 255 * 32767 * 32 < 2^28.
 #include "turboquant/base/hwy_compat-inl.h"
 
-HWY_BEFORE_NAMESPACE();
-#if TQ_MATMUL_VNNI  // until HWY_AFTER_NAMESPACE
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512vnni"))), apply_to = function)
+// HWY_BEFORE_NAMESPACE and, for lambdas, HWY_ATTR, with one set more where that is asked for.
+#undef TQ_MATMUL_ATTR
+#if TQ_MATMUL_VNNI
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni")
+#define TQ_MATMUL_ATTR __attribute__((target(HWY_TARGET_STR ",avx512vnni")))
 #else
-#pragma GCC target("avx512vnni")
-#endif
+HWY_BEFORE_NAMESPACE();
+#define TQ_MATMUL_ATTR HWY_ATTR
 #endif
 namespace tq {
 namespace HWY_NAMESPACE {
@@ -179,7 +180,7 @@ HWY_INLINE void AddPairs(std::integer_sequence<int, kI...>, const P (&parts)[kVe
   VI32 odd[kVecs];
 #pragma GCC unroll 2
   for (int v = 0; v < kVecs; ++v) odd[v] = hn::Zero(DI32());
-  const auto add = [&](const auto pair) HWY_ATTR {
+  const auto add = [&](const auto pair) TQ_MATMUL_ATTR {
     constexpr int kPair = decltype(pair)::value;
     const VI16 two = BroadcastPair(a + 2 * kPair);
 #pragma GCC unroll 2
@@ -529,7 +530,4 @@ void MultiplyPanels(const PanelRange& range) {
 }  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace tq
-#if TQ_MATMUL_VNNI && defined(__clang__)
-#pragma clang attribute pop
-#endif
 HWY_AFTER_NAMESPACE();
