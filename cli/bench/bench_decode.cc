@@ -416,13 +416,7 @@ Command AddBenchDecode(CLI::App& app) {
   command->add_option("--prefill-up-to", flags->prefill_up_to,
                       "Depths up to this are reached by reading random tokens, deeper ones by "
                       "synthetic blocks");
-  command->add_option("--peer", flags->peer, "Measure this beside: llama.cpp")
-      ->capture_default_str();
-  command
-      ->add_option("--llama-bench", flags->llama_bench,
-                   "Its program (default: on PATH, or built by bench/peers)")
-      ->type_name("FILE")
-      ->capture_default_str();
+  AddPeerFlags(command, &flags->peer, &flags->llama_bench);
   command->add_option("--peer-types", flags->peer_types, "Its cache types, a list");
   command->add_option("--peer-steps", flags->peer_steps, "Tokens of its runs");
   command->add_option("--peer-runs", flags->peer_runs,

@@ -200,13 +200,7 @@ Command AddBenchPrefill(CLI::App& app) {
   command->add_option("--tokens", flags->tokens, "Lengths of the prompt, a list");
   command->add_option("--runs", flags->runs, "Runs at each length");
   command->add_option("--chunk", flags->chunk, "Tokens of one forward pass");
-  command->add_option("--peer", flags->peer, "Measure this beside: llama.cpp")
-      ->capture_default_str();
-  command
-      ->add_option("--llama-bench", flags->llama_bench,
-                   "Its program (default: on PATH, or built by bench/peers)")
-      ->type_name("FILE")
-      ->capture_default_str();
+  AddPeerFlags(command, &flags->peer, &flags->llama_bench);
   command->add_option("--peer-seconds", flags->peer_seconds, "Longest run of it");
   flags->output.Add(command);
   return {"prefill", [flags]() -> Result<int> { return PrefillBench(*flags).Run(); }};

@@ -47,6 +47,15 @@ std::string LastLine(std::string text) {
 
 }  // namespace
 
+void AddPeerFlags(CLI::App* command, std::string* peer, std::string* llama_bench) {
+  command->add_option("--peer", *peer, "Measure this beside: llama.cpp")->capture_default_str();
+  command
+      ->add_option("--llama-bench", *llama_bench,
+                   "Its program (default: on PATH, or built by bench/peers)")
+      ->type_name("FILE")
+      ->capture_default_str();
+}
+
 Result<std::string> FindLlamaBench(const std::string& named) {
   constexpr char kFix[] =
       "; bench/peers/build_llama_cpp.sh builds it, or name one with --llama-bench FILE";

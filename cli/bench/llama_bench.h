@@ -1,6 +1,7 @@
 // llama.cpp's own benchmark program as a peer: finding it, running it within a time, reading it.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,6 +23,9 @@ struct PeerSpeed {
   std::string build;         // "0c1e57098 (7000)"
   std::vector<std::string> command;
 };
+
+// --peer and --llama-bench.
+void AddPeerFlags(CLI::App* command, std::string* peer, std::string* llama_bench);
 
 // `named`, or the one on PATH, or that of bench/peers/build_llama_cpp.sh. kNotFound says how to get
 // it.

@@ -25,13 +25,7 @@ CacheConfig Config(const HeadFormat& format, int head_dim, int kv_heads = 1, int
   return c;
 }
 
-std::vector<float> Gaussian(size_t n, unsigned seed) {
-  std::mt19937 rng(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> x(n);
-  for (float& v : x) v = normal(rng);
-  return x;
-}
+using testing_util::Gaussian;
 
 // A one-layer cache with tokens of random K and V.
 struct Fixture {

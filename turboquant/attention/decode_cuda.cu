@@ -41,7 +41,7 @@ __device__ void WriteRow(const DecodeParams& p, const Unit& u, const uint32_t* v
   const float inverse = l > 0 ? 1.f / l : 0.f;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) o[i] *= inverse;
-  Hadamard<kDim>(o, lane);
+  Hadamard<kDim>(o, lane, rsqrtf(static_cast<float>(kDim)));
   FlipSigns<kDim>(v_signs, o, lane);
   const int64_t to =
       ((static_cast<int64_t>(u.tile.sequence) * p.num_tokens + u.tile.first_token + token) *

@@ -1,53 +1,14 @@
-// Rows of queries and outputs: rotation, digits, shared memory, and the open rows of the window.
+// Rows of queries and outputs: digits, shared memory, and the open rows of the window.
 #pragma once
 
 #include "turboquant/attention/decode_page.cuh"
+#include "turboquant/codec/device_row.cuh"
 
 namespace tq {
 namespace {
 
-// ---- Rotation of a row over a warp: lane has channels [lane * kDim / 32, ...) -------------------
+// ---- Rows in memory -----------------------------------------------------------------------------
 
-template <int kDim>
-__device__ __forceinline__ void Hadamard(float (&x)[kDim / 32], int lane) {
-  constexpr int kEach = kDim / 32;
-#pragma unroll
-  for (int h = kDim / 2; h >= 1; h /= 2) {
-    if (h >= kEach) {
-      const int s = h / kEach;
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        const float other = __shfl_xor_sync(kAllLanes, x[i], s);
-        x[i] = lane & s ? other - x[i] : x[i] + other;
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        if (i & h) continue;
-        const float a = x[i], b = x[i + h];
-        x[i] = a + b, x[i + h] = a - b;
-      }
-    }
-  }
-  const float norm = rsqrtf(static_cast<float>(kDim));
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) x[i] *= norm;
-}
-
-template <int kDim>
-__device__ __forceinline__ void FlipSigns(const uint32_t* signs, float (&x)[kDim / 32], int lane) {
-  constexpr int kEach = kDim / 32;
-  const int c = lane * kEach;
-  const uint32_t bits = signs[c / 32] >> (c % 32);
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) x[i] = bits >> i & 1 ? -x[i] : x[i];
-}
-
-__device__ __forceinline__ float LoadIo(const void* p, int64_t i, DeviceIo io) {
-  if (io == DeviceIo::kF16) return __half2float(static_cast<const __half*>(p)[i]);
-  if (io == DeviceIo::kBF16) return __bfloat162float(static_cast<const __nv_bfloat16*>(p)[i]);
-  return static_cast<const float*>(p)[i];
-}
 __device__ __forceinline__ void StoreIo(void* p, int64_t i, float x, DeviceIo io) {
   if (io == DeviceIo::kF16) {
     static_cast<__half*>(p)[i] = __float2half(x);
@@ -111,7 +72,7 @@ __device__ void PrepareQueries(const DecodeParams& p, const Unit& u, Shared<kDim
       for (int i = 0; i < kEach; ++i) x[i] = 0;
     }
     FlipSigns<kDim>(head.k_signs, x, lane);
-    Hadamard<kDim>(x, lane);
+    Hadamard<kDim>(x, lane, rsqrtf(static_cast<float>(kDim)));
     float largest = 0, sum = 0;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) largest = fmaxf(largest, fabsf(x[i])), sum += fabsf(x[i]);

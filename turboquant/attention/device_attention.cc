@@ -72,13 +72,8 @@ DecodeHead MakeHead(const DeviceCache& cache, int layer, int head) {
   const float per_digit = static_cast<float>(kPageLen) * v.top;
   h.p_limit = std::min(65000.f, std::floor(kSumLimit / per_digit) - 1);
   h.p_unit = 1.f / h.p_limit / (v_in_place ? 2.f : 1.f);
-  const auto signs = [&](const Rotation& rotation, uint32_t* words) {
-    for (int c = 0; c < rotation.head_dim(); ++c) {
-      if (rotation.plan().signs[static_cast<size_t>(c)] < 0) words[c / 32] |= 1u << (c % 32);
-    }
-  };
-  signs(l.k_rotation, h.k_signs);
-  signs(l.v_rotation, h.v_signs);
+  PackSigns(l.k_rotation, h.k_signs);
+  PackSigns(l.v_rotation, h.v_signs);
   return h;
 }
 
@@ -102,11 +97,8 @@ DecodeHeadIndex MakeIndex(const DeviceCache& cache, int layer, int head,
 }  // namespace
 
 Status CheckDeviceFormat(const HeadFormat& format, int head_dim, RecentType recent) {
-  const auto fits = [](const Codec& c) {
-    return IsFragmentCodec(c) && c.rotate == Rotate::kHadamard && c.center == Center::kNone;
-  };
-  if (fits(format.k) && fits(format.v) && format.anchors == 0 && recent == RecentType::kQ8 &&
-      (head_dim == 64 || head_dim == 128 || head_dim == 256)) {
+  if (IsDeviceCodec(format.k) && IsDeviceCodec(format.v) && format.anchors == 0 &&
+      recent == RecentType::kQ8 && (head_dim == 64 || head_dim == 128 || head_dim == 256)) {
     return OkStatus();
   }
   return Unsupported(

@@ -10,13 +10,7 @@
 namespace tq {
 namespace {
 
-std::vector<float> Gaussian(size_t n, unsigned seed) {
-  std::mt19937 rng(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> x(n);
-  for (float& v : x) v = normal(rng);
-  return x;
-}
+using testing_util::Gaussian;
 
 struct Shape {
   std::vector<const char*> presets = {"k3v2"};  // of the KV heads
@@ -153,11 +147,10 @@ class OnDevice : public testing::Test {
           continue;
         }
         const std::vector<float> rows(q.begin() + at, q.begin() + at + q_heads * dim);
-        const std::vector<float> want =
-            testing_util::ExactAttention(
-                *cpu, sequences[static_cast<size_t>(i)], 0,
-                {.num_q_heads = q_heads, .softcap = static_cast<float>(shape.softcap)}, rows,
-                position, shape.sliding_window);
+        const std::vector<float> want = testing_util::ExactAttention(
+            *cpu, sequences[static_cast<size_t>(i)], 0,
+            {.num_q_heads = q_heads, .softcap = static_cast<float>(shape.softcap)}, rows, position,
+            shape.sliding_window);
         const double distance = testing_util::RelativeDistance(got, want);
         worst_ = std::max(worst_, distance);
         EXPECT_LT(distance, bound)

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <random>
 #include <vector>
 
 #include "turboquant/attention/attention.h"
@@ -12,6 +13,14 @@
 #include "turboquant/codec/decode.h"
 
 namespace tq::testing_util {
+
+inline std::vector<float> Gaussian(size_t n, unsigned seed) {
+  std::mt19937 rng(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(n);
+  for (float& v : x) v = normal(rng);
+  return x;
+}
 
 // K and V of one block and head in the head's basis, [64][head_dim] each, in the form that a query
 // in `query_block` reads.

@@ -16,6 +16,7 @@
 
 #include "turboquant/base/device_status.h"
 #include "turboquant/cache/append_params.h"
+#include "turboquant/codec/device_row.cuh"
 #include "turboquant/codec/encode.h"
 #include "turboquant/codec/fragment_layout.h"
 
@@ -23,7 +24,7 @@ namespace tq {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr uint32_t kAllLanes = 0xffffffffu;
+using ptx::kAllLanes;
 
 template <typename T>
 __device__ __forceinline__ T WarpSum(T x) {
@@ -37,45 +38,9 @@ __device__ __forceinline__ float WarpMax(float x) {
   return x;
 }
 
-__device__ __forceinline__ float Load(const void* p, int64_t i, DeviceIo io) {
-  if (io == DeviceIo::kF16) return __half2float(static_cast<const __half*>(p)[i]);
-  if (io == DeviceIo::kBF16) return __bfloat162float(static_cast<const __nv_bfloat16*>(p)[i]);
-  return static_cast<const float*>(p)[i];
-}
-
 // The smallest bfloat16 that is not below f, for f >= 0 and finite.
 __device__ __forceinline__ uint16_t BF16RoundUp(float f) {
   return static_cast<uint16_t>((__float_as_uint(f) + 0xffffu) >> 16);
-}
-
-// Lane has channels [lane * kDim / 32, ...).
-template <int kDim>
-__device__ void Rotate(const uint32_t* signs, float (&x)[kDim / 32], int lane) {
-  constexpr int kEach = kDim / 32;
-  const uint32_t bits = signs[lane * kEach / 32] >> (lane * kEach % 32);
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) x[i] = bits >> i & 1 ? -x[i] : x[i];
-#pragma unroll
-  for (int h = kDim / 2; h >= 1; h /= 2) {
-    if (h >= kEach) {
-      const int s = h / kEach;
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        const float other = __shfl_xor_sync(kAllLanes, x[i], s);
-        x[i] = lane & s ? other - x[i] : x[i] + other;
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        if (i & h) continue;
-        const float a = x[i], b = x[i + h];
-        x[i] = a + b, x[i + h] = a - b;
-      }
-    }
-  }
-  constexpr float kNorm = kDim == 64 ? 0.125f : kDim == 128 ? 0.08838834764831845f : 0.0625f;
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) x[i] *= kNorm;
 }
 
 template <int kDim>
@@ -86,7 +51,7 @@ __device__ void AppendRow(const AppendParams& p, const AppendSide& side, Side wh
   int nonfinite = 0, clamped = 0;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    x[i] = Load(from, at + lane * kEach + i, p.io);
+    x[i] = LoadIo(from, at + lane * kEach + i, p.io);
     if (!isfinite(x[i])) {
       x[i] = 0, ++nonfinite;
     } else if (fabsf(x[i]) > kMaxRowValue) {
@@ -97,7 +62,10 @@ __device__ void AppendRow(const AppendParams& p, const AppendSide& side, Side wh
   }
   if (nonfinite > 0) atomicAdd(&p.counters[0], static_cast<unsigned long long>(nonfinite));
   if (clamped > 0) atomicAdd(&p.counters[1], static_cast<unsigned long long>(clamped));
-  Rotate<kDim>(side.signs, x, lane);
+  // Rounded as the CPU rounds it, which rsqrtf is not.
+  constexpr float kNorm = kDim == 64 ? 0.125f : kDim == 128 ? 0.08838834764831845f : 0.0625f;
+  FlipSigns<kDim>(side.signs, x, lane);
+  Hadamard<kDim>(x, lane, kNorm);
   float largest = 0;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) largest = fmaxf(largest, fabsf(x[i]));

@@ -24,15 +24,12 @@ AppendSide MakeSide(const Codec& codec, const CodebookTable* calibrated, const R
   side.num_levels = book.num_levels;
   std::copy_n(book.thresholds, book.num_levels - 1, side.thresholds);
   std::copy_n(book.levels, book.num_levels, side.levels);
-  for (int c = 0; c < rotation.head_dim(); ++c) {
-    if (rotation.plan().signs[static_cast<size_t>(c)] < 0) side.signs[c / 32] |= 1u << (c % 32);
-  }
+  PackSigns(rotation, side.signs);
   return side;
 }
 
 bool CanAppend(const Codec& codec) {
-  return IsFragmentCodec(codec) && codec.rotate == Rotate::kHadamard && codec.gain == Gain::kNorm &&
-         codec.center == Center::kNone;
+  return IsDeviceCodec(codec) && codec.gain == Gain::kNorm;
 }
 
 constexpr size_t kLog8Bytes = 256 * sizeof(float);

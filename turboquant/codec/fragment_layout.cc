@@ -4,6 +4,7 @@
 
 #include "turboquant/base/aligned.h"
 #include "turboquant/codec/pack.h"
+#include "turboquant/codec/rotation.h"
 
 namespace tq {
 namespace {
@@ -119,6 +120,12 @@ void ConvertRecord(const HeadFormat& f, int head_dim, Direction direction, const
 }
 
 }  // namespace
+
+void PackSigns(const Rotation& rotation, uint32_t* words) {
+  for (int c = 0; c < rotation.head_dim(); ++c) {
+    if (rotation.plan().signs[static_cast<size_t>(c)] < 0) words[c / 32] |= 1u << (c % 32);
+  }
+}
 
 void OpenToFragments(const OpenLayout& layout, int head_dim, const std::byte* from, std::byte* to) {
   ConvertOpen(layout, head_dim, Direction::kToFragments, from, to);

@@ -33,6 +33,8 @@
 
 namespace tq {
 
+class Rotation;
+
 // Where a value sits in the streams of the lanes.
 struct FragmentSlot {
   int lane = 0;
@@ -93,9 +95,18 @@ inline constexpr bool IsFragmentCodec(const Codec& c) {
          c.codebook != Codebook::kTrellis;
 }
 
+// What the device kernels read besides: rotated, without a centre.
+inline constexpr bool IsDeviceCodec(const Codec& c) {
+  return IsFragmentCodec(c) && c.rotate == Rotate::kHadamard && c.center == Center::kNone;
+}
+
 inline constexpr bool IsInPlaceCodec(const Codec& c) {
   return c.bits == 2 && c.codebook == Codebook::kUniform;
 }
+
+// Sets bit c % 32 of words[c / 32] for every channel c whose sign the rotation flips; words:
+// zeroed.
+void PackSigns(const Rotation& rotation, uint32_t* words);
 
 // Between the two orders, on the host. `kInt` open rows, and sealed sides of IsFragmentCodec; all
 // other sections are copied as they are. from and to are whole open parts, or whole records.
