@@ -1,0 +1,43 @@
+// The flags of every command that reads the user's own requests and texts.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cli/common.h"
+#include "runtime/evaluate/corpus.h"
+
+namespace tq::cli {
+
+struct DataFlags {
+  std::vector<std::string> data;    // files and folders; empty: the fetched text, which is no
+                                    // substitute for one's own (the report says so)
+  std::vector<std::string> redact;  // "REGEX" or "REGEX => REPLACEMENT"
+  std::string redact_file;          // such lines, # comments
+  uint64_t seed = 0;
+  int64_t max_tokens = 1 << 20;
+  double held_out_share = 0.25;
+  double shared_prefix = 0.9;
+  std::string part = "all";  // which part a command evaluates on: all, calibration, held-out
+
+  // --data --redact --redact-file --seed --max-tokens --held-out-share --shared-prefix; set members
+  // before for other defaults.
+  void Add(CLI::App* app);
+  // --part too: for commands that evaluate on what a calibration has not seen.
+  void AddPart(CLI::App* app);
+
+  // What can be refused before anything is loaded: unknown words, paths that are not there,
+  // expressions that are none.
+  Status Validate() const;
+  // The corpus, with progress; notes go to stderr. `context_len`: the context that is served.
+  Result<Corpus> Read(int64_t context_len, const OutputFlags& output) const;
+  // The items of --part, from a corpus that Read gave.
+  std::vector<CorpusItem> ItemsOf(Corpus corpus) const;
+  // "--data a.jsonl --seed 3 ...": what makes the same corpus again; no expressions, they may be
+  // secret themselves.
+  std::string CommandLine() const;
+};
+
+}  // namespace tq::cli
