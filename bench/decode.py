@@ -3,10 +3,12 @@
 
 usage: bench/decode.py [--runs N] [--threads N] [--depths 0,1k,...] [--formats f16,k8v4,...]
                        [--peer-seconds N] [--shape LAYERS,...] [--tq FILE] [--llama-bench FILE]
+                       [--name FILE]
 
 Waits up to two minutes for a quiet machine. A profile whose three KV heads are k4v4, k2v2 and k3v3
-runs beside the formats: as many bytes as a uniform k3v3. Writes bench/results/decode.json, or
-decode_shape.json with --shape.
+runs beside the formats: as many bytes as a uniform k3v3. Writes bench/results/decode.json,
+decode_shape.json with --shape, or --name. With TQ_ISA=avx2 and a llama-bench that was built for AVX2
+only, both are measured as on a machine without AVX-512.
 """
 import argparse
 import json
@@ -38,6 +40,7 @@ def main():
     parser.add_argument("--shape", default="")
     parser.add_argument("--tq", default=str(TQ))
     parser.add_argument("--llama-bench", default="")
+    parser.add_argument("--name", default="")
     options = parser.parse_args()
 
     wait_for_quiet()
@@ -63,7 +66,7 @@ def main():
     if done.returncode != 0:
         return done.returncode
     result = {"measured_on": measured_on, **json.loads(done.stdout)}
-    write("decode_shape.json" if options.shape else "decode.json", result)
+    write(options.name or ("decode_shape.json" if options.shape else "decode.json"), result)
     return 0
 
 

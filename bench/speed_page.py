@@ -52,7 +52,7 @@ def table(header, rows):
             *("| " + " | ".join(row) + " |" for row in rows)]
 
 
-def decode_lines(result):
+def decode_lines(result, image=None):
     if result is None:
         return ["Nothing was measured yet."]
     rows, trained = result["results"], result["trained_context"]
@@ -70,7 +70,9 @@ def decode_lines(result):
         lines += [f"Beside it llama.cpp {result['peer']['build']} with "
                   f"`{result['peer']['flags']}` on the same file."]
     base = "llama.cpp f16"
-    lines += ["", f"![Decode speed by depth]({CHART.name})", "", f"Tokens per second (times {base}):", ""]
+    if image is not None:
+        lines += ["", f"![Decode speed by depth]({image})"]
+    lines += ["", f"Tokens per second (times {base}):", ""]
     body = []
     for name in names:
         cells = [shown(name)]
@@ -263,7 +265,9 @@ def chart(result):
 
 def main():
     decode = load("decode.json")
-    lines = {"decode": decode_lines(decode), "shape": shape_lines(load("decode_shape.json")),
+    lines = {"decode": decode_lines(decode, CHART.name),
+             "decode_avx2": decode_lines(load("decode_avx2.json")),
+             "shape": shape_lines(load("decode_shape.json")),
              "weights": weight_lines([load("weights.json"), load("weights_avx2.json")]),
              "attention": attention_lines(load("attention.json"))}
     old = PAGE.read_text(encoding="utf-8")
