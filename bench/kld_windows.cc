@@ -69,13 +69,14 @@ Status RunWindow(Model& model, std::span<const TokenId> tokens,
           sessions[c]->Prefill(chunk, [&](int64_t first, std::span<const float> logits) -> Status {
             for (size_t i = 0; i < chunk.size(); ++i) {
               ReferenceRow row;
+              AlignedBuffer<float> work;
               Status scored = row.Set(std::span<const float>(rows).subspan(i * vocab, vocab));
               PositionScore score;
               score.position = first + static_cast<int64_t>(i);
               const size_t next = static_cast<size_t>(score.position) + 1;
               if (scored.ok()) {
                 scored = row.Compare(logits.subspan(i * vocab, vocab),
-                                     next < tokens.size() ? tokens[next] : -1, &score);
+                                     next < tokens.size() ? tokens[next] : -1, &work, &score);
               }
               if (!scored.ok()) return scored;
               sums[c] += score.kld;

@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "runtime/evaluate/divergence.h"
 #include "runtime/evaluate/footprint.h"
 #include "turboquant/attention/attention.h"
 #include "turboquant/base/numeric.h"
@@ -43,7 +44,7 @@ class Comparison {
         tokenizer_(tokenizer),
         document_(document),
         options_(options),
-        vocab_(static_cast<size_t>(model.arch().vocab_size)) {}
+        plain_rows_(static_cast<size_t>(model.arch().vocab_size), nullptr) {}
 
   Status Run(CompareResult* result) {
     TQ_RETURN_IF_ERROR(MakeLanes());
@@ -108,15 +109,10 @@ class Comparison {
     while (*pos < end) {
       const int64_t rows = std::min<int64_t>(Session::kPrefillChunk, end - *pos);
       const std::span<const TokenId> chunk(document_.tokens.data() + *pos, rows);
-      plain_logits_.resize(static_cast<size_t>(rows) * vocab_);
+      plain_rows_.Start(*pos);
       for (size_t i = 0; i < lanes_.size(); ++i) {
-        const int64_t first = *pos;
         const auto sink = [&](int64_t first_pos, std::span<const float> logits) {
-          if (i > 0) return Score(&lanes_[i], first, first_pos, logits);
-          std::copy(logits.begin(), logits.end(),
-                    plain_logits_.begin() +
-                        static_cast<int64_t>(first_pos - first) * static_cast<int64_t>(vocab_));
-          return OkStatus();
+          return i > 0 ? Score(&lanes_[i], first_pos, logits) : plain_rows_.Add(logits);
         };
         TQ_RETURN_IF_ERROR(lanes_[i].session->Prefill(chunk, sink, {}, options_.cancel));
         TQ_RETURN_IF_ERROR(Progress(rows, "reading"));
@@ -129,7 +125,7 @@ class Comparison {
   // Token by token, timed: the same results as PrefillTo, since they do not depend on chunking.
   Status StepTo(int64_t* pos, int64_t end) {
     const int64_t first = *pos;
-    plain_logits_.resize(static_cast<size_t>(end - first) * vocab_);
+    plain_rows_.Start(first);
     for (size_t i = 0; i < lanes_.size(); ++i) {
       Lane& lane = lanes_[i];
       std::vector<double> milliseconds;
@@ -140,12 +136,7 @@ class Comparison {
             std::chrono::steady_clock::now() - start;
         if (p - first >= CompareOptions::kWarmupTokens) milliseconds.push_back(took.count());
         const std::span<const float> logits = lane.session->last_logits();
-        if (i > 0) {
-          TQ_RETURN_IF_ERROR(Score(&lane, first, p, logits));
-        } else {
-          std::copy(logits.begin(), logits.end(),
-                    plain_logits_.begin() + (p - first) * static_cast<int64_t>(vocab_));
-        }
+        TQ_RETURN_IF_ERROR(i > 0 ? Score(&lane, p, logits) : plain_rows_.Add(logits));
         TQ_RETURN_IF_ERROR(Progress(1, "timing"));
       }
       lane.by_depth.push_back({first, Median(std::move(milliseconds))});
@@ -154,25 +145,11 @@ class Comparison {
     return OkStatus();
   }
 
-  // Compares rows that begin at position `first_pos` with the plain rows kept from `kept_from` on.
-  Status Score(Lane* lane, int64_t kept_from, int64_t first_pos, std::span<const float> logits) {
-    for (size_t row = 0; row < logits.size() / vocab_; ++row) {
-      const int64_t position = first_pos + static_cast<int64_t>(row);
-      const size_t kept = static_cast<size_t>(position - kept_from);
-      TQ_RETURN_IF_ERROR(reference_.Set({plain_logits_.data() + kept * vocab_, vocab_}));
-      const size_t next = static_cast<size_t>(position) + 1;
-      const int64_t target = next < document_.tokens.size() ? document_.tokens[next] : -1;
-      PositionScore score;
-      score.position = position;
-      score.quantized_behind = QuantizedBehind(lane->session->cache().rule(), position);
-      const Status status =
-          reference_.Compare(logits.subspan(row * vocab_, vocab_), target, &score);
-      if (!status.ok()) {
-        return status.WithContext(StrCat(lane->format->name, ", position ", position));
-      }
-      lane->scores.push_back(score);
-    }
-    return OkStatus();
+  // Compares rows that begin at position `first_pos` with the plain cache's.
+  Status Score(Lane* lane, int64_t first_pos, std::span<const float> logits) {
+    const Status status = plain_rows_.Score(document_.tokens, lane->session->cache().rule(),
+                                            first_pos, logits, &lane->scores);
+    return status.ok() ? status : status.WithContext(lane->format->name);
   }
 
   // Sizes at the end of the document, then the answer with its timing.
@@ -244,10 +221,8 @@ class Comparison {
   const Tokenizer& tokenizer_;
   const Document& document_;
   const CompareOptions& options_;
-  const size_t vocab_;
-  std::vector<Lane> lanes_;          // [0] is the plain cache
-  std::vector<float> plain_logits_;  // [rows of the chunk][vocab]
-  ReferenceRow reference_;
+  std::vector<Lane> lanes_;   // [0] is the plain cache
+  ReferenceRows plain_rows_;  // of the chunk
   size_t done_ = 0, total_ = 0;
 };
 
@@ -266,11 +241,6 @@ std::string KernelNames(const CacheConfig& config) {
   std::string out;
   for (const std::string& name : names) out += (out.empty() ? "" : "; ") + name;
   return out;
-}
-
-int64_t QuantizedBehind(const PrecisionRule& rule, int64_t position) {
-  const int64_t block = position / kPageLen;
-  return std::max<int64_t>(0, block - rule.recent_blocks - rule.sink_blocks) * kPageLen;
 }
 
 void MarkParetoFront(std::vector<CompareRow>* rows) {

@@ -88,7 +88,4 @@ bool AnswersAreInformative(const CompareResult& result);
 // The kernels of a cache's formats, each once.
 std::string KernelNames(const CacheConfig& config);
 
-// Tokens that a query at `position` reads at low bits.
-int64_t QuantizedBehind(const PrecisionRule& rule, int64_t position);
-
 }  // namespace tq

@@ -157,13 +157,5 @@ TEST(ParetoFront, OnlyRowsThatNobodyBeats) {
   EXPECT_FALSE(rows[3].on_pareto_front);  // the KL of 0 with more bits
 }
 
-TEST(QuantizedBehind, CountsSealedBlocksOnly) {
-  const PrecisionRule rule{1, 4};
-  EXPECT_EQ(QuantizedBehind(rule, 0), 0);
-  EXPECT_EQ(QuantizedBehind(rule, 64 * 5), 0);  // blocks 1..5 are recent, 0 is the sink
-  EXPECT_EQ(QuantizedBehind(rule, 64 * 6), 64);
-  EXPECT_EQ(QuantizedBehind(rule, 64 * 22), 1088);
-}
-
 }  // namespace
 }  // namespace tq

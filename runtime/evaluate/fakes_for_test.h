@@ -39,7 +39,7 @@ class TinyModel : public Model {
  public:
   static constexpr int kVocab = 257, kLayers = 2, kHeads = 2, kDim = 32;
 
-  explicit TinyModel(ThreadPool& pool) : pool_(pool) {
+  explicit TinyModel(ThreadPool& pool, uint64_t seed = 7) : pool_(pool), seed_(seed) {
     arch_.name = "tiny";
     arch_.model_name = "Tiny";
     arch_.num_layers = kLayers;
@@ -84,6 +84,7 @@ class TinyModel : public Model {
         const AttentionItem attention{item.seq, first_pos, n, q.data(), state.data()};
         if (attention_probe_) attention_probe_(l, cache, {.num_q_heads = kHeads}, {&attention, 1});
         TQ_RETURN_IF_ERROR(Attend(cache, l, {kHeads, 0}, {&attention, 1}, pool_));
+        if (output_probe_) output_probe_(l, cache, {.num_q_heads = kHeads}, {&attention, 1});
         for (int t = 0; t < n; ++t) {
           for (int id = 0; id < kVocab; ++id) {
             float dot = 0;
@@ -111,7 +112,7 @@ class TinyModel : public Model {
   }
 
   ThreadPool& pool_;
-  uint64_t seed_ = 7;
+  uint64_t seed_;
   std::vector<float> q_[kLayers], k_[kLayers], v_[kLayers], out_[kLayers];  // [vocab][heads][dim]
 };
 

@@ -15,32 +15,23 @@ double Quantile(const std::vector<double>& sorted, double q) {
   return sorted[low] + (rank - static_cast<double>(low)) * (sorted[high] - sorted[low]);
 }
 
-// Mean and standard error in one pass over values (Welford, so that no large sums cancel).
-class MeanError {
- public:
-  void Add(double x) {
-    ++n_;
-    const double delta = x - mean_;
-    mean_ += delta / static_cast<double>(n_);
-    m2_ += delta * (x - mean_);
-  }
-  int64_t n() const { return n_; }
-  double mean() const { return mean_; }
-  double stderr_of_mean() const {
-    if (n_ < 2) return 0;
-    return std::sqrt(m2_ / static_cast<double>(n_ - 1) / static_cast<double>(n_));
-  }
-
- private:
-  int64_t n_ = 0;
-  double mean_ = 0, m2_ = 0;
-};
-
 Status NotFinite(const char* whose) {
   return DataLoss("the ", whose, " logits hold NaN or infinity: the row has no distribution");
 }
 
 }  // namespace
+
+void RunningMean::Add(double x) {
+  ++count_;
+  const double delta = x - mean_;
+  mean_ += delta / static_cast<double>(count_);
+  m2_ += delta * (x - mean_);
+}
+
+double RunningMean::stderr_of_mean() const {
+  if (count_ < 2) return 0;
+  return std::sqrt(m2_ / static_cast<double>(count_ - 1) / static_cast<double>(count_));
+}
 
 size_t ArgMax(std::span<const float> logits) {
   const float best = kld_kernel::Max(logits.data(), logits.size());
@@ -52,7 +43,6 @@ Status ReferenceRow::Set(std::span<const float> logits) {
   if (logits.empty()) return InvalidArgument("a row of 0 logits cannot be compared");
   logits_ = logits;
   probs_.Reserve(logits.size());
-  work_.Reserve(logits.size());
   top_ = ArgMax(logits);
   const double sum = kld_kernel::ExpSum(logits.data(), logits.size(), logits[top_], probs_.data());
   if (!std::isfinite(sum) || !std::isfinite(logits[top_])) return NotFinite("reference's");
@@ -61,7 +51,8 @@ Status ReferenceRow::Set(std::span<const float> logits) {
   return OkStatus();
 }
 
-Status ReferenceRow::Compare(std::span<const float> logits, int64_t target, PositionScore* score) {
+Status ReferenceRow::Compare(std::span<const float> logits, int64_t target,
+                             AlignedBuffer<float>* work, PositionScore* score) const {
   if (logits.size() != logits_.size()) {
     return InvalidArgument("a row of ", logits.size(), " logits cannot be compared with one of ",
                            logits_.size());
@@ -71,12 +62,13 @@ Status ReferenceRow::Compare(std::span<const float> logits, int64_t target, Posi
                            logits.size());
   }
   const size_t n = logits.size();
+  work->Reserve(n);
   const size_t top = ArgMax(logits);
-  const double sum = kld_kernel::ExpSum(logits.data(), n, logits[top], work_.data());
+  const double sum = kld_kernel::ExpSum(logits.data(), n, logits[top], work->data());
   if (!std::isfinite(sum) || !std::isfinite(logits[top])) return NotFinite("compared");
   const double logsumexp = logits[top] + std::log(sum);
   double kld = 0, absolute = 0;
-  kld_kernel::Divergence(logits_.data(), logits.data(), probs_.data(), work_.data(), n,
+  kld_kernel::Divergence(logits_.data(), logits.data(), probs_.data(), work->data(), n,
                          static_cast<float>(logsumexp_ - logsumexp), static_cast<float>(1.0 / sum),
                          &kld, &absolute);
   // Rounding may leave a divergence of true zero slightly negative.
@@ -96,7 +88,7 @@ DivergenceSummary Summarize(std::span<const PositionScore> scores) {
   if (scores.empty()) return s;
   std::vector<double> klds;
   klds.reserve(scores.size());
-  MeanError kld, same_top, tvd, ref_nll, delta_nll, delta_p_squared;
+  RunningMean kld, same_top, tvd, ref_nll, delta_nll, delta_p_squared;
   for (const PositionScore& p : scores) {
     klds.push_back(p.kld);
     kld.Add(p.kld);
@@ -121,7 +113,7 @@ DivergenceSummary Summarize(std::span<const PositionScore> scores) {
   s.same_top = same_top.mean();
   s.same_top_stderr = same_top.stderr_of_mean();
   s.one_minus_tvd = 1 - tvd.mean();
-  s.targets = ref_nll.n();
+  s.targets = ref_nll.count();
   if (s.targets > 0) {
     s.ppl_ref = std::exp(ref_nll.mean());
     s.ppl_ratio = std::exp(delta_nll.mean());

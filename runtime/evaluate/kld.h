@@ -14,6 +14,19 @@
 
 namespace tq {
 
+// Mean and standard error in one pass (Welford, so that no large sums cancel).
+class RunningMean {
+ public:
+  void Add(double x);
+  int64_t count() const { return count_; }
+  double mean() const { return mean_; }  // 0 without values
+  double stderr_of_mean() const;         // 0 below two values
+
+ private:
+  int64_t count_ = 0;
+  double mean_ = 0, m2_ = 0;
+};
+
 // What one position adds to the statistics.
 struct PositionScore {
   int64_t position = 0;
@@ -32,14 +45,15 @@ class ReferenceRow {
   // kDataLoss when a logit is NaN or infinite: such a row has no distribution.
   Status Set(std::span<const float> logits);
   // KL, total variation and same-top of `logits` against this row; identical rows give exactly 0.
-  // kInvalidArgument when the lengths differ. target < 0: no token follows.
-  Status Compare(std::span<const float> logits, int64_t target, PositionScore* score);
+  // kInvalidArgument when the lengths differ. target < 0: no token follows. `work` is scratch.
+  Status Compare(std::span<const float> logits, int64_t target, AlignedBuffer<float>* work,
+                 PositionScore* score) const;
 
   double logsumexp() const { return logsumexp_; }
 
  private:
-  std::span<const float> logits_;      // the caller's memory, alive until the last Compare
-  AlignedBuffer<float> probs_, work_;  // softmax of the reference, exp of the candidate
+  std::span<const float> logits_;  // the caller's memory, alive until the last Compare
+  AlignedBuffer<float> probs_;     // softmax of the reference
   size_t top_ = 0;
   double logsumexp_ = 0;
 };

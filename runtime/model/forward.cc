@@ -149,6 +149,7 @@ Status LlamaModel::RunLayers(KvCache& cache, std::span<const ForwardItem> items,
     params.sinks = w.sinks.empty() ? nullptr : w.sinks.data();
     if (attention_probe_) attention_probe_(l, cache, params, queries);
     TQ_RETURN_IF_ERROR(b.Attend(cache, l, params, queries));
+    if (output_probe_) output_probe_(l, cache, params, queries);
     const LinearPart o[] = {{w.o, w.o_bias, normed}};
     b.Linear(o, attended, rows);
     add_to_stream(normed, w.post_attention_norm);

@@ -63,6 +63,8 @@ class Model {
       std::function<void(int layer, const KvCache& cache, const AttentionParams& params,
                          std::span<const AttentionItem> items)>;
   void set_attention_probe(AttentionProbe probe) { attention_probe_ = std::move(probe); }
+  // The same after the attention: `out` of the items holds its result.
+  void set_output_probe(AttentionProbe probe) { output_probe_ = std::move(probe); }
 
   // xxh3 over architecture, shapes, RoPE, vocabulary: what a profile must match
   // (docs/formats/profile.md). The same for every context: it covers both factor sets of LongRoPE.
@@ -76,7 +78,7 @@ class Model {
  protected:
   Architecture arch_;
   std::unique_ptr<GgufFile> file_;
-  AttentionProbe attention_probe_;
+  AttentionProbe attention_probe_, output_probe_;
 };
 
 }  // namespace tq
