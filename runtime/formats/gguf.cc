@@ -56,21 +56,21 @@ const TypeInfo* FindType(GgmlType type) {
   return nullptr;
 }
 
-// Metadata types, by their number in the file.
+// Metadata types (GgufType) as the numbers that are read.
 enum : uint32_t {
-  kU8 = 0,
-  kI8 = 1,
-  kU16 = 2,
-  kI16 = 3,
-  kU32 = 4,
-  kI32 = 5,
-  kF32 = 6,
-  kBool = 7,
-  kString = 8,
-  kArray = 9,
-  kU64 = 10,
-  kI64 = 11,
-  kF64 = 12,
+  kU8 = static_cast<uint32_t>(GgufType::kU8),
+  kI8 = static_cast<uint32_t>(GgufType::kI8),
+  kU16 = static_cast<uint32_t>(GgufType::kU16),
+  kI16 = static_cast<uint32_t>(GgufType::kI16),
+  kU32 = static_cast<uint32_t>(GgufType::kU32),
+  kI32 = static_cast<uint32_t>(GgufType::kI32),
+  kF32 = static_cast<uint32_t>(GgufType::kF32),
+  kBool = static_cast<uint32_t>(GgufType::kBool),
+  kString = static_cast<uint32_t>(GgufType::kString),
+  kArray = static_cast<uint32_t>(GgufType::kArray),
+  kU64 = static_cast<uint32_t>(GgufType::kU64),
+  kI64 = static_cast<uint32_t>(GgufType::kI64),
+  kF64 = static_cast<uint32_t>(GgufType::kF64),
 };
 constexpr const char* kValueTypeNames[] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
                                            "bool", "string", "array", "u64", "i64", "f64"};
@@ -373,9 +373,12 @@ Status ReadAll(std::span<const std::byte> bytes, GgufContents& out) {
     if (type > kF64) {
       return DataLoss("metadata '", key, "' has type ", type, " (at byte ", at, "), not 0 to 12");
     }
+    const uint64_t value_at = in.position();
     Result<GgufValue> value = ReadValue(in, type);
     if (!value.ok()) return value.status().WithContext(StrCat("metadata '", key, "'"));
     if (key == kAlignmentKey) alignment_type = type;
+    out.raw_metadata.push_back(
+        {key, static_cast<GgufType>(type), bytes.subspan(value_at, in.position() - value_at)});
     if (!out.metadata.emplace(key, *std::move(value)).second) {
       return DataLoss("metadata '", key, "' appears twice (at byte ", at, ")");
     }

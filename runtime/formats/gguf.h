@@ -36,6 +36,22 @@ enum class GgmlType : uint32_t {
   kQ8_K = 15,
   kBF16 = 30,
 };
+// Types of metadata values, by their number in the file.
+enum class GgufType : uint32_t {
+  kU8 = 0,
+  kI8 = 1,
+  kU16 = 2,
+  kI16 = 3,
+  kU32 = 4,
+  kI32 = 5,
+  kF32 = 6,
+  kBool = 7,
+  kString = 8,
+  kArray = 9,
+  kU64 = 10,
+  kI64 = 11,
+  kF64 = 12,
+};
 // "Q4_1"; "type 77" for numbers that are not known.
 std::string GgmlTypeName(GgmlType type);
 // Values and bytes of one block; {0, 0} for types whose layout is not known here.
@@ -81,10 +97,18 @@ class TensorData {
 using GgufValue = std::variant<uint64_t, int64_t, double, bool, std::string, std::vector<int64_t>,
                                std::vector<double>, std::vector<std::string>>;
 
+// A metadata value as it lies in the file: what a copy of the file has to hold.
+struct GgufRawValue {
+  std::string key;
+  GgufType type = GgufType::kU32;
+  std::span<const std::byte> bytes;  // inside the map
+};
+
 struct GgufContents {
   std::string path;
   uint32_t version = 3;
   std::map<std::string, GgufValue> metadata;
+  std::vector<GgufRawValue> raw_metadata;  // in the order of the file; none of a folder
   std::vector<GgufTensor> tensors;
   std::vector<std::shared_ptr<MappedFile>> maps;  // what the tensors point into
   size_t file_bytes = 0;
@@ -105,6 +129,8 @@ class GgufFile {
   const std::string& path() const { return contents_.path; }
   uint32_t version() const { return contents_.version; }
   const std::map<std::string, GgufValue>& metadata() const { return contents_.metadata; }
+  // Those of a GGUF file; empty for a folder.
+  const std::vector<GgufRawValue>& raw_metadata() const { return contents_.raw_metadata; }
   const std::vector<GgufTensor>& tensors() const { return contents_.tensors; }
   const GgufTensor* FindTensor(std::string_view name) const;  // nullptr: not there
 

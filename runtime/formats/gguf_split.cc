@@ -79,7 +79,10 @@ Status JoinSplitParts(GgufContents& contents) {
                       " tensors; ", promised, " were expected");
     }
   }
-  for (const char* key : {kNumber, kCount, kTensorCount}) contents.metadata.erase(key);
+  for (const char* key : {kNumber, kCount, kTensorCount}) {
+    contents.metadata.erase(key);
+    std::erase_if(contents.raw_metadata, [&](const GgufRawValue& v) { return v.key == key; });
+  }
   return OkStatus();
 }
 

@@ -96,6 +96,18 @@ AtomicFile::~AtomicFile() {
   if (!special_) ::unlink(temporary_.c_str());
 }
 
+Status AtomicFile::Reserve(uint64_t bytes) {
+  if (special_ || bytes == 0) return OkStatus();
+  int error = 0;
+  do {
+    error = ::fallocate(fd_, 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+  } while (error == EINTR);
+  if (error == ENOSPC || error == EDQUOT || error == EFBIG) {
+    return FromErrno(StrCat("no room for the ", bytes, " bytes of"), path_, error);
+  }
+  return OkStatus();  // others: this file system reserves nothing
+}
+
 Status AtomicFile::Write(std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::write(fd_, bytes.data(), bytes.size());

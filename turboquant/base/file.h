@@ -1,6 +1,7 @@
 // Whole small files, and files that are either complete or not there.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,6 +27,9 @@ class AtomicFile {
   AtomicFile& operator=(AtomicFile&& other) noexcept;
   ~AtomicFile();
 
+  // Takes the room for so many bytes now, where the file system can: a disk that is too small shows
+  // before the work. Bytes that are not written then are zeros.
+  Status Reserve(uint64_t bytes);
   Status Write(std::string_view bytes);
   // Flushes and renames; the last call.
   Status Commit();
