@@ -43,6 +43,7 @@ EXTERNAL = [
     (re.compile(r"(fmt|spdlog)/"), RUNTIME + ["cli"], "cli and runtime"),
     (re.compile(r"CLI/"), ["cli"], "cli"),
     (re.compile(r"pcre2"), ["runtime/tokenizer"], "runtime/tokenizer"),
+    (re.compile(r"curl/"), ["runtime/evaluate"], "runtime/evaluate"),
 ]
 
 SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
