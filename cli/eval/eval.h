@@ -1,0 +1,10 @@
+// The subcommands of tq eval.
+#pragma once
+
+#include "cli/common.h"
+
+namespace tq::cli {
+
+Command AddEvalKld(CLI::App& app);
+
+}  // namespace tq::cli

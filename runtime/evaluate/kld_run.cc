@@ -1,0 +1,253 @@
+#include "runtime/evaluate/kld_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "runtime/evaluate/compare.h"
+#include "runtime/evaluate/footprint.h"
+#include "runtime/evaluate/results_json.h"
+
+namespace tq {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+bool SameShapes(const Architecture& a, const Architecture& b) {
+  return a.num_layers == b.num_layers && a.num_q_heads == b.num_q_heads && a.head_dim == b.head_dim;
+}
+
+bool Quantizes(const CacheConfig& config) {
+  return std::any_of(config.formats.begin(), config.formats.end(),
+                     [](const HeadFormat& f) { return f.k.bits < 16 || f.v.bits < 16; });
+}
+
+KldStatistics Statistics(const std::string& name, std::span<const PositionScore> scores,
+                         std::span<const double> window_means, bool quantizes) {
+  KldStatistics s;
+  s.name = name;
+  s.all = Summarize(scores);
+  if (quantizes) s.behind = SummarizeBehind(scores, KldResult::kBehind);
+  for (const double m : window_means) s.over_windows.Add(m);
+  return s;
+}
+
+// Windows of one text depend on each other less than positions of one window do.
+double StandardError(const KldStatistics& s) {
+  return std::max(s.all.mean_stderr, s.over_windows.stderr_of_mean());
+}
+
+void Judge(const KldStatistics& floor, const std::string& floor_name, KldRow* row) {
+  const KldStatistics& s = row->total;
+  const double noise = 2 * std::hypot(StandardError(s), StandardError(floor));
+  const double times = floor.all.mean > 0 ? s.all.mean / floor.all.mean : 0;
+  if (s.all.mean <= floor.all.mean + noise && times <= 2) {
+    row->verdict = KldVerdict::kSame;
+    row->explanation = fmt::format("same: its KL is within the noise floor ({})", floor_name);
+    return;
+  }
+  row->verdict = KldVerdict::kWorse;
+  row->explanation = fmt::format("worse: its KL is {:.5f}, {:.1f} times the floor's ({})",
+                                 s.all.mean, times, floor_name);
+  if (s.all.ppl_ratio < 1) {
+    row->explanation += fmt::format(
+        "; that its perplexity is {:.2f} % lower is no gain, it is another model than the plain "
+        "one",
+        100 * (1 - s.all.ppl_ratio));
+  }
+}
+
+void ApplyGate(const KldGate& gate, KldRow* row) {
+  const DivergenceSummary& s = row->total.all;
+  if (gate.max_kld && s.mean > *gate.max_kld) {
+    row->failures.push_back(fmt::format("mean KL {:.5f} is above {:.5f}", s.mean, *gate.max_kld));
+  }
+  if (gate.max_ppl_ratio && s.ppl_ratio > *gate.max_ppl_ratio) {
+    row->failures.push_back(
+        fmt::format("perplexity ratio {:.5f} is above {:.5f}", s.ppl_ratio, *gate.max_ppl_ratio));
+  }
+  if (gate.min_same_top && s.same_top < *gate.min_same_top) {
+    row->failures.push_back(
+        fmt::format("same top {:.4f} is below {:.4f}", s.same_top, *gate.min_same_top));
+  }
+}
+
+KldRow MakeRow(const KldOptions& options, const Stream& stream, const StreamScores& scores,
+               int64_t context) {
+  KldRow row;
+  row.name = stream.name;
+  row.config = stream.config;
+  row.bits_per_value = SealedBitsPerValue(row.config);
+  row.bits_all_counted = 16 / FootprintRatio(row.config, context);
+  row.scales_share = ScalesShare(row.config);
+  row.kernel = KernelNames(row.config);
+  const bool quantizes = Quantizes(row.config);
+  row.total = Statistics("all", scores.scores, scores.window_means, quantizes);
+  row.by_position = ByPosition(scores.scores);
+  row.head_cosine = scores.head_cosine;
+  row.layer_cosine = LayerCosine(scores, stream.model->arch().num_q_heads);
+  std::span<const PositionScore> rest = scores.scores;
+  std::span<const double> means = scores.window_means;
+  const size_t unscored =
+      static_cast<size_t>(options.measure.first_scored) + (options.measure.score_last ? 0 : 1);
+  for (const EvalText& text : options.texts) {
+    size_t positions = 0;
+    for (const std::vector<TokenId>& w : text.windows) positions += w.size() - unscored;
+    row.texts.push_back(
+        Statistics(text.name, rest.first(positions), means.first(text.windows.size()), quantizes));
+    rest = rest.subspan(positions);
+    means = means.subspan(text.windows.size());
+  }
+  return row;
+}
+
+Json PplJson(const DivergenceSummary& s) {
+  return {{"f16", s.ppl_ref},
+          {"quantized", s.ppl_q},
+          {"ratio", s.ppl_ratio},
+          {"ratio_stderr", s.ppl_ratio_stderr}};
+}
+
+// The keys of a row that are figures of its text.
+void PutStatistics(const KldStatistics& s, Json* j) {
+  Json& out = *j;
+  out["kld"] = SummaryJson(s.all);
+  out["kld"]["mean_stderr_windows"] = s.over_windows.stderr_of_mean();
+  out["kld_behind_1024"] = SummaryJson(s.behind);
+  out["same_top"] = s.all.same_top;
+  out["same_top_stderr"] = s.all.same_top_stderr;
+  out["ppl"] = PplJson(s.all);
+  out["delta_p_rms"] = s.all.delta_p_rms;
+  out["one_minus_tvd"] = s.all.one_minus_tvd;
+}
+
+Json RowJson(const KldResult& result, const KldRow& row) {
+  Json j;
+  j["kv"] = row.name;
+  j["bits_per_value"] = row.bits_per_value;
+  j["bits_all_counted"] = row.bits_all_counted;
+  j["scales_share"] = row.scales_share;
+  PutStatistics(row.total, &j);
+  j["by_text"] = Json::array();
+  for (const KldStatistics& t : row.texts) {
+    Json text = {{"text", t.name}, {"windows", t.over_windows.count()}};
+    PutStatistics(t, &text);
+    j["by_text"].push_back(std::move(text));
+  }
+  j["by_position"] = Json::array();
+  for (const PositionBucket& b : row.by_position) {
+    j["by_position"].push_back(
+        {{"first", b.first}, {"end", b.end}, {"kld_mean", b.kld_mean}, {"positions", b.positions}});
+  }
+  j["by_layer"] = Json::array();
+  const size_t heads =
+      row.layer_cosine.empty() ? 0 : row.head_cosine.size() / row.layer_cosine.size();
+  for (size_t l = 0; l < row.layer_cosine.size(); ++l) {
+    const auto first = row.head_cosine.begin() + static_cast<std::ptrdiff_t>(l * heads);
+    const auto worst = std::min_element(first, first + static_cast<std::ptrdiff_t>(heads));
+    j["by_layer"].push_back({{"layer", l},
+                             {"cosine", row.layer_cosine[l]},
+                             {"worst_q_head", worst - first},
+                             {"worst_cosine", *worst}});
+  }
+  j["verdict"] = row.verdict == KldVerdict::kSame ? "same" : "worse";
+  j["explanation"] = row.explanation;
+  if (result.gate.any()) {
+    j["passed"] = row.failures.empty();
+    j["failures"] = row.failures;
+  }
+  j["kernel"] = row.kernel;
+  return j;
+}
+
+}  // namespace
+
+bool KldResult::passed() const {
+  return std::all_of(rows.begin(), rows.end(),
+                     [](const KldRow& row) { return row.failures.empty(); });
+}
+
+Result<KldResult> RunKld(const KldOptions& options) {
+  KldResult result;
+  result.model_name = options.reference.model->arch().model_name;
+  result.reference_name = options.reference.name;
+  result.first_scored = options.measure.first_scored;
+  result.gate = options.gate;
+  std::vector<std::vector<TokenId>> windows;
+  for (const EvalText& text : options.texts) {
+    for (const std::vector<TokenId>& w : text.windows) {
+      windows.push_back(w);
+      result.tokens += static_cast<int64_t>(w.size());
+      result.context_len = std::max(result.context_len, static_cast<int64_t>(w.size()));
+    }
+  }
+  result.windows = static_cast<int64_t>(windows.size());
+  std::vector<Stream> streams = options.candidates;
+  const auto is_floor = [&](const Stream& s) {
+    return s.name == options.floor.name && s.model == options.floor.model;
+  };
+  const auto floor_at =
+      static_cast<size_t>(std::find_if(streams.begin(), streams.end(), is_floor) - streams.begin());
+  if (floor_at == streams.size()) streams.push_back(options.floor);
+  DivergenceOptions measure = options.measure;
+  measure.keep_scores = true;
+  measure.head_cosine = std::all_of(streams.begin(), streams.end(), [&](const Stream& s) {
+    return SameShapes(s.model->arch(), options.reference.model->arch());
+  });
+  TQ_ASSIGN_OR_RETURN(const std::vector<StreamScores> scores,
+                      MeasureDivergence(options.reference, streams, windows, measure));
+  result.floor_name = options.floor.name;
+  result.floor =
+      Statistics(result.floor_name, scores[floor_at].scores, scores[floor_at].window_means, true);
+  for (size_t c = 0; c < options.candidates.size(); ++c) {
+    KldRow row = MakeRow(options, streams[c], scores[c], result.context_len);
+    Judge(result.floor, result.floor_name, &row);
+    ApplyGate(options.gate, &row);
+    result.rows.push_back(std::move(row));
+  }
+  const double plain_ppl = result.floor.all.ppl_ref;
+  const double guess = options.reference.model->arch().vocab_size;
+  if (plain_ppl > guess / 10) {
+    result.informative = false;
+    result.note = fmt::format(
+        "the plain model has a perplexity of {:.0f} on these texts, not far from guessing "
+        "({:.0f}): "
+        "they say little about a cache",
+        plain_ppl, guess);
+  }
+  return result;
+}
+
+Json KldJson(const KldResult& result) {
+  Json j;
+  j["model"] = result.model_name;
+  j["reference"] = result.reference_name;
+  j["tokens"] = result.tokens;
+  j["windows"] = result.windows;
+  j["context"] = result.context_len;
+  j["first_scored"] = result.first_scored;
+  j["informative"] = result.informative;
+  if (!result.note.empty()) j["note"] = result.note;
+  j["floor"] = {{"kv", result.floor_name},
+                {"kld_mean", result.floor.all.mean},
+                {"same_top", result.floor.all.same_top},
+                {"ppl_ratio", result.floor.all.ppl_ratio}};
+  if (result.gate.any()) {
+    Json& gate = j["gate"];
+    if (result.gate.max_kld) gate["max_kld"] = *result.gate.max_kld;
+    if (result.gate.max_ppl_ratio) gate["max_ppl_ratio"] = *result.gate.max_ppl_ratio;
+    if (result.gate.min_same_top) gate["min_same_top"] = *result.gate.min_same_top;
+    j["passed"] = result.passed();
+  }
+  if (result.rows.size() == 1) {
+    j.update(RowJson(result, result.rows.front()));
+    return j;
+  }
+  j["rows"] = Json::array();
+  for (const KldRow& row : result.rows) j["rows"].push_back(RowJson(result, row));
+  return j;
+}
+
+}  // namespace tq

@@ -1,0 +1,91 @@
+// The job of tq eval kld and ppl: texts through a reference and candidates side by side, all
+// statistics of the next-token distributions, beside a noise floor, with a verdict and a gate.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/evaluate/divergence.h"
+
+namespace tq {
+
+struct EvalText {
+  std::string name;
+  std::vector<std::vector<TokenId>> windows;
+};
+
+// What a row must keep to pass; what is not set is not asked.
+struct KldGate {
+  std::optional<double> max_kld;        // of the mean KL
+  std::optional<double> max_ppl_ratio;  // of the ratio of perplexities
+  std::optional<double> min_same_top;   // of the share of equal most probable tokens, 0..1
+  bool any() const { return max_kld || max_ppl_ratio || min_same_top; }
+};
+
+struct KldOptions {
+  Stream reference;  // the plain cache
+  Stream floor;      // close to lossless; may be among the candidates
+  std::vector<Stream> candidates;
+  std::vector<EvalText> texts;
+  KldGate gate;
+  DivergenceOptions measure;
+};
+
+enum class KldVerdict {
+  kSame,   // within the noise floor
+  kWorse,  // above it; a lower perplexity does not change that
+};
+
+// One text, or all together.
+struct KldStatistics {
+  std::string name;
+  DivergenceSummary all, behind;  // behind: >= kBehind quantized tokens behind the position
+  RunningMean over_windows;       // of the means of the windows
+};
+
+struct KldRow {
+  std::string name;
+  CacheConfig config;
+  double bits_per_value = 0;    // of sealed blocks
+  double bits_all_counted = 0;  // at the length of the windows, recent tokens and sinks too
+  double scales_share = 0;
+  std::string kernel;
+  KldStatistics total;
+  std::vector<KldStatistics> texts;
+  std::vector<PositionBucket> by_position;
+  std::vector<double> head_cosine;  // [layers * query heads]; empty when shapes differ
+  std::vector<double> layer_cosine;
+  KldVerdict verdict = KldVerdict::kSame;
+  std::string explanation;            // of the verdict, one sentence
+  std::vector<std::string> failures;  // of the gate, one sentence each; empty: passed
+};
+
+struct KldResult {
+  std::string model_name, reference_name;
+  int64_t context_len = 0;  // of the longest window
+  int64_t windows = 0, tokens = 0;
+  int64_t first_scored = 0;
+  std::string floor_name;
+  KldStatistics floor;
+  std::vector<KldRow> rows;  // in the order of the candidates
+  KldGate gate;
+  // False when the plain model hardly predicts these texts: then they say nothing about a cache.
+  bool informative = true;
+  std::string note;  // why not
+  bool passed() const;
+
+  static constexpr int64_t kBehind = 1024;
+};
+
+// Errors of MeasureDivergence.
+Result<KldResult> RunKld(const KldOptions& options);
+
+// One candidate: its keys on top; several: `rows`. The keys are those of the command line.
+nlohmann::ordered_json KldJson(const KldResult& result);
+// A section of a report: what was measured, a table, charts.
+std::string KldSection(const KldResult& result);
+
+}  // namespace tq
