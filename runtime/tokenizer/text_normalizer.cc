@@ -54,6 +54,12 @@ TextNormalizer TextNormalizer::Nfc() {
   return normalizer;
 }
 
+TextNormalizer TextNormalizer::Nfd() {
+  TextNormalizer normalizer;
+  normalizer.form_ = Form::kNfd;
+  return normalizer;
+}
+
 Result<TextNormalizer> TextNormalizer::FromGguf(const GgufFile& file) {
   TextNormalizer n;
   TQ_ASSIGN_OR_RETURN(const std::string model, file.GetString("tokenizer.ggml.model"));

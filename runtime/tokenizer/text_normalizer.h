@@ -18,8 +18,9 @@ std::string BlanksFromMeta(std::string_view text);
 
 class TextNormalizer {
  public:
-  // Composes as NFC does; nothing else.
+  // Composes as NFC does, or takes apart as NFD does; nothing else.
   static TextNormalizer Nfc();
+  static TextNormalizer Nfd();
   // The words of tokenizer.tq.normalizer (runtime/formats/hf_tokenizer.h), or what the ggml keys
   // say. kUnsupported: a word that is not known; kDataLoss: a damaged map of characters.
   static Result<TextNormalizer> FromGguf(const GgufFile& file);

@@ -194,10 +194,52 @@ def hf_seeds():
         yield name, "".join(part + "\n---\n" for part in parts).encode() + struct.pack("<Q", len(text)) + text + b"x" * offset
 
 
+def wordpiece_seeds():
+    for i, words in enumerate(("abba a.b", "[SEP]a [CLS", "\u4e2d\u6587a", "e\u0301\u0323 \u00c9", "a\x00\ufffd\u200b\t\r\n", "a" * 101,
+                               "1a1b", "\ud55c \u0130")):
+        yield f"text_{i}", b"\1" + words.encode()
+    yield "vocabulary", b"\xff" + b"[UNK]\n[CLS]\n[SEP]\na\n##b\ncafe\n"
+    yield "repeated", b"\xff" + b"[UNK]\n[CLS]\n[SEP]\n[UNK]\n"
+    yield "no_sep", b"\xff" + b"[UNK]\r\n[CLS]\r\n"
+
+
+def bert_seeds():
+    def encoder(change=None, drop=(), dtype="F32", size=4):
+        config = {"model_type": "bert", "hidden_act": "gelu", "hidden_size": 4, "intermediate_size": 4, "vocab_size": 3,
+                  "max_position_embeddings": 2, "num_hidden_layers": 1, "num_attention_heads": 2} | (change or {})
+        layer = "encoder.layer.0."
+        shapes = {"embeddings.word_embeddings.weight": [3, 4], "embeddings.position_embeddings.weight": [2, 4],
+                  "embeddings.token_type_embeddings.weight": [2, 4]}
+        for name in ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense",
+                     "intermediate.dense", "output.dense"):
+            shapes |= {f"{layer}{name}.weight": [4, 4], f"{layer}{name}.bias": [4]}
+        for name in ("embeddings.LayerNorm", layer + "attention.output.LayerNorm", layer + "output.LayerNorm"):
+            shapes |= {f"{name}.weight": [4], f"{name}.bias": [4]}
+        header, offset = {}, 0
+        for name, shape in shapes.items():
+            count = shape[0] * (shape[1] if len(shape) == 2 else 1)
+            header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + count * size]}
+            offset += count * size
+        for name in drop:
+            header[name + ".x"] = header.pop(name)
+        text = json.dumps(header, separators=(",", ":")).encode()
+        data = b"".join(struct.pack("<f" if size == 4 else "<e", (i * 7 % 11 - 5) / 8) for i in range(offset // size))
+        return json.dumps(config, separators=(",", ":")).encode() + b"\0" + struct.pack("<Q", len(text)) + text + data
+
+    yield "whole", encoder()
+    yield "half", encoder(dtype="F16", size=2)
+    yield "relu", encoder({"hidden_act": "relu"})
+    yield "three_heads", encoder({"num_attention_heads": 3})
+    yield "no_layers", encoder({"num_hidden_layers": 0})
+    yield "many_layers", encoder({"num_hidden_layers": 1 << 24})
+    yield "large", encoder({"hidden_size": 1 << 24, "intermediate_size": 1 << 24})
+    yield "no_words", encoder(drop=["embeddings.word_embeddings.weight"])
+
+
 def main():
     for folder, seeds in (("gguf", gguf_seeds), ("safetensors", safetensors_seeds), ("tokenizer", tokenizer_seeds),
                           ("chat_template", chat_seeds), ("cache_file", cache_file_seeds), ("plan", plan_seeds),
-                          ("hf_folder", hf_seeds)):
+                          ("hf_folder", hf_seeds), ("wordpiece", wordpiece_seeds), ("bert", bert_seeds)):
         (HERE / folder).mkdir(parents=True, exist_ok=True)
         for name, data in seeds():
             (HERE / folder / name).write_bytes(data)
