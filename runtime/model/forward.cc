@@ -1,4 +1,5 @@
 // One forward pass of the llama architecture, from token ids to logits.
+#include <algorithm>
 #include <cmath>
 #include <new>
 
@@ -69,6 +70,23 @@ Result<LlamaModel::Batch> LlamaModel::CheckItems(const KvCache& cache,
 Status LlamaModel::Forward(KvCache& cache, std::span<const ForwardItem> items,
                            std::vector<float>* logits) {
   TQ_ASSIGN_OR_RETURN(const Batch batch, CheckItems(cache, items));
+  return Run(cache, items, batch, {}, logits);
+}
+
+Status LlamaModel::ForwardFrom(int first_layer, std::span<const float> hidden, KvCache& cache,
+                               const ForwardItem& item, std::vector<float>* logits) {
+  TQ_ASSIGN_OR_RETURN(const Batch batch, CheckItems(cache, {&item, 1}));
+  const size_t expected = item.tokens.size() * static_cast<size_t>(arch_.hidden_dim);
+  if (first_layer < 0 || first_layer >= arch_.num_layers || hidden.size() != expected) {
+    return InvalidArgument("a pass from layer ", first_layer, " of ", arch_.num_layers, " with ",
+                           hidden.size(), " values; ", item.tokens.size(), " tokens have ",
+                           expected);
+  }
+  return Run(cache, {&item, 1}, batch, {first_layer, hidden.data()}, logits);
+}
+
+Status LlamaModel::Run(KvCache& cache, std::span<const ForwardItem> items, const Batch& batch,
+                       const Start& start, std::vector<float>* logits) {
   Status status;
   size_t begun = 0;
   for (; begun < items.size() && status.ok(); ++begun) {
@@ -77,7 +95,7 @@ Status LlamaModel::Forward(KvCache& cache, std::span<const ForwardItem> items,
   }
   if (status.ok()) {
     try {
-      status = RunLayers(cache, items, batch, logits);
+      status = RunLayers(cache, items, batch, start, logits);
     } catch (const std::bad_alloc&) {
       status = ResourceExhausted("no memory for a forward pass over ", batch.tokens.size(),
                                  " tokens; use shorter chunks");
@@ -92,7 +110,7 @@ Status LlamaModel::Forward(KvCache& cache, std::span<const ForwardItem> items,
 }
 
 Status LlamaModel::RunLayers(KvCache& cache, std::span<const ForwardItem> items, const Batch& batch,
-                             std::vector<float>* logits) {
+                             const Start& start, std::vector<float>* logits) {
   const Architecture& a = arch_;
   Backend& b = *backend_;
   const int rows = static_cast<int>(batch.tokens.size());
@@ -127,14 +145,22 @@ Status LlamaModel::RunLayers(KvCache& cache, std::span<const ForwardItem> items,
 
   b.SetPositions(0, a.rope, batch.positions);
   if (!a.window_rope.inv_freq.empty()) b.SetPositions(1, a.window_rope, batch.positions);
-  b.Embed(embedding_, batch.tokens,
-          a.traits->scaled_embedding ? std::sqrt(static_cast<float>(hidden)) : 1.f, x);
+  if (start.hidden == nullptr) {
+    b.Embed(embedding_, batch.tokens,
+            a.traits->scaled_embedding ? std::sqrt(static_cast<float>(hidden)) : 1.f, x);
+  } else {
+    std::copy_n(start.hidden, n * static_cast<size_t>(hidden), x);
+    std::fill_n(k, n * static_cast<size_t>(kv_dim), 0.f);
+    std::fill_n(v, n * static_cast<size_t>(kv_dim), 0.f);
+    for (int l = 0; l < start.layer; ++l) TQ_RETURN_IF_ERROR(b.Append(cache, l, appends));
+  }
   const auto add_to_stream = [&](float* part, VectorId norm) {
     if (norm != VectorId::kNone) b.RmsNorm(part, norm, rows, hidden, a.norm_eps, part);
     b.Add(x, part, rows, hidden);
   };
-  for (int l = 0; l < a.num_layers; ++l) {
+  for (int l = start.layer; l < a.num_layers; ++l) {
     const Layer& w = layers_[static_cast<size_t>(l)];
+    if (layer_probe_) layer_probe_(l, {x, n * static_cast<size_t>(hidden)});
     b.RmsNorm(x, w.attention_norm, rows, hidden, a.norm_eps, normed);
     const LinearPart qkv[] = {{w.q, w.q_bias, q}, {w.k, w.k_bias, k}, {w.v, w.v_bias, v}};
     b.Linear(qkv, normed, rows);

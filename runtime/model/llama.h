@@ -24,6 +24,8 @@ class LlamaModel : public Model {
   std::vector<std::vector<float>> KBias() const override { return k_bias_; }
   Status Forward(KvCache& cache, std::span<const ForwardItem> items,
                  std::vector<float>* logits) override;
+  Status ForwardFrom(int first_layer, std::span<const float> hidden, KvCache& cache,
+                     const ForwardItem& item, std::vector<float>* logits) override;
 
   // Most tokens of one call: bounds the scratch memory.
   static constexpr int kMaxForwardTokens = 8192;
@@ -51,8 +53,15 @@ class LlamaModel : public Model {
 
   LlamaModel() = default;
   Result<Batch> CheckItems(const KvCache& cache, std::span<const ForwardItem> items) const;
+  // Where a pass begins: at the embeddings, or in front of a layer with what enters it.
+  struct Start {
+    int layer = 0;
+    const float* hidden = nullptr;  // [rows][hidden_dim]; nullptr: the embeddings
+  };
+  Status Run(KvCache& cache, std::span<const ForwardItem> items, const Batch& batch,
+             const Start& start, std::vector<float>* logits);
   Status RunLayers(KvCache& cache, std::span<const ForwardItem> items, const Batch& batch,
-                   std::vector<float>* logits);
+                   const Start& start, std::vector<float>* logits);
 
   std::unique_ptr<Backend> backend_;
   std::vector<Layer> layers_;

@@ -9,6 +9,11 @@
 
 namespace tq {
 
+Status Model::ForwardFrom(int, std::span<const float>, KvCache&, const ForwardItem&,
+                          std::vector<float>*) {
+  return Unsupported(arch_.model_name, ": this model cannot begin at a layer");
+}
+
 CacheConfig Model::MakeCacheConfig() const {
   CacheConfig config;
   config.num_layers = arch_.num_layers;

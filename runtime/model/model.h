@@ -65,6 +65,15 @@ class Model {
   void set_attention_probe(AttentionProbe probe) { attention_probe_ = std::move(probe); }
   // The same after the attention: `out` of the items holds its result.
   void set_output_probe(AttentionProbe probe) { output_probe_ = std::move(probe); }
+  // Sees the residual stream that enters each layer, [rows of the call][hidden_dim].
+  using LayerProbe = std::function<void(int layer, std::span<const float> hidden)>;
+  void set_layer_probe(LayerProbe probe) { layer_probe_ = std::move(probe); }
+  // Forward of one item from layer `first_layer` on, which its tokens enter with `hidden`, as a
+  // layer probe saw them: for measurements on the host that change nothing in front of that layer,
+  // where `cache` gets keys and values of 0. What follows equals Forward bit for bit.
+  // kInvalidArgument: a layer or a size that does not fit; kUnsupported: this model cannot.
+  virtual Status ForwardFrom(int first_layer, std::span<const float> hidden, KvCache& cache,
+                             const ForwardItem& item, std::vector<float>* logits);
 
   // xxh3 over architecture, shapes, RoPE, vocabulary: what a profile must match
   // (docs/formats/profile.md). The same for every context: it covers both factor sets of LongRoPE.
@@ -79,6 +88,7 @@ class Model {
   Architecture arch_;
   std::unique_ptr<GgufFile> file_;
   AttentionProbe attention_probe_, output_probe_;
+  LayerProbe layer_probe_;
 };
 
 }  // namespace tq

@@ -145,6 +145,43 @@ std::vector<float> AllLogits(Model& model, const std::string& preset,
   return all;
 }
 
+// Every layer: the stored stream leads to the same logits, over a cache that quantizes that layer.
+TEST(Model, APassFromALayerEqualsTheWholePass) {
+  TinyLlama tiny;
+  tiny.num_layers = 3;
+  const std::string bytes = tiny.Build();
+  ThreadPool pool(2);
+  const auto model = tiny.Make(bytes, pool);
+  ASSERT_TRUE(model.ok());
+  const std::vector<int32_t> tokens = SomeTokens(600);
+  for (int layer = 0; layer < tiny.num_layers; ++layer) {
+    CacheConfig config = (*model)->MakeCacheConfig();
+    for (int h = 0; h < tiny.kv_heads; ++h) {
+      config.formats[static_cast<size_t>(layer) * tiny.kv_heads + h] = *ParsePreset("k2v2");
+    }
+    const auto whole = NewCache(config), part = NewCache(config);
+    const SeqId whole_seq = whole->NewSequence(), part_seq = part->NewSequence();
+    std::vector<float> hidden, expected, logits;
+    (*model)->set_layer_probe([&](int l, std::span<const float> x) {
+      if (l == layer) hidden.assign(x.begin(), x.end());
+    });
+    for (size_t from = 0; from < tokens.size(); from += 200) {
+      const ForwardItem item = {whole_seq, {tokens.data() + from, 200}, true};
+      ASSERT_TRUE((*model)->Forward(*whole, {&item, 1}, &expected).ok());
+      ForwardItem again = item;
+      again.seq = part_seq;
+      ASSERT_TRUE((*model)->ForwardFrom(layer, std::vector(hidden), *part, again, &logits).ok());
+      EXPECT_EQ(logits, expected) << "layer " << layer << ", tokens from " << from;
+    }
+  }
+  (*model)->set_layer_probe({});
+  const auto cache = NewCache((*model)->MakeCacheConfig());
+  const ForwardItem item = {cache->NewSequence(), {tokens.data(), 2}, true};
+  std::vector<float> logits;
+  const Status bad = (*model)->ForwardFrom(3, std::vector<float>(128), *cache, item, &logits);
+  EXPECT_EQ(bad.message(), "a pass from layer 3 of 3 with 128 values; 2 tokens have 128");
+}
+
 TEST(Model, LogitsAreThoseOfPlainLoops) {
   for (const bool bias : {false, true}) {
     for (const bool tied : {false, true}) {
