@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "runtime/engine/session.h"
-#include "turboquant/attention/attention.h"
-#include "turboquant/base/numeric.h"
+#include "runtime/evaluate/attention_weights.h"
 
 namespace tq {
 namespace {
@@ -18,7 +17,7 @@ constexpr int64_t kQueries = 32;  // sampled over the text
 // Sums the mass of sampled queries; the cache holds every row as f16.
 class Probe {
  public:
-  Probe(int num_q_heads, int64_t stride) : num_q_heads_(num_q_heads), stride_(stride) {}
+  explicit Probe(int64_t stride) : stride_(stride) {}
 
   // Layers with a sliding window look at nothing far, whatever the text: they are left out.
   void Look(int layer, const KvCache& cache, const AttentionParams& params,
@@ -29,7 +28,9 @@ class Probe {
         const int64_t position = item.first_pos + t;
         if ((position + 1) % stride_ != 0 || position < kDistances[0]) continue;
         for (int head = 0; head < cache.config().num_kv_heads; ++head) {
-          LookFrom(cache, layer, head, params, item, t);
+          for (const auto& weights : weights_.Of(cache, layer, head, params, item, t)) {
+            AddMass(weights);
+          }
         }
       }
     }
@@ -47,69 +48,17 @@ class Probe {
   }
 
  private:
-  // The query heads that share one KV head.
-  void LookFrom(const KvCache& cache, int layer, int head, const AttentionParams& params,
-                const AttentionItem& item, int token) {
-    const int dim = cache.config().head_dim;
-    const int group = num_q_heads_ / cache.config().num_kv_heads;
-    const int64_t tokens = item.first_pos + token + 1;
-    const KvCache::HeadLayout& l = cache.layout(layer, head);
-    keys_.resize(static_cast<size_t>(dim) * kPageLen);
-    scores_.assign(static_cast<size_t>(group), std::vector<float>(static_cast<size_t>(tokens)));
-    const float scale = params.scale > 0 ? params.scale : 1.f / std::sqrt(static_cast<float>(dim));
-    for (int64_t first = 0; first < tokens; first += kPageLen) {
-      const auto* rows = reinterpret_cast<const f16_t*>(cache.OpenSlot(item.seq, first / kPageLen) +
-                                                        l.open_offset + l.open.k_values);
-      const int count = static_cast<int>(std::min<int64_t>(kPageLen, tokens - first));
-      for (int c = 0; c < dim; ++c) {
-        for (int r = 0; r < count; ++r) {
-          keys_[static_cast<size_t>(c) * kPageLen + r] = F32FromF16(rows[F16Index(r, c, kPageLen)]);
-        }
-      }
-      for (int g = 0; g < group; ++g) {
-        const float* q =
-            item.q + (static_cast<size_t>(token) * num_q_heads_ + head * group + g) * dim;
-        float* out = scores_[static_cast<size_t>(g)].data() + first;
-        std::fill_n(out, count, 0.f);
-        for (int c = 0; c < dim; ++c) {
-          const float* key = keys_.data() + static_cast<size_t>(c) * kPageLen;
-          for (int r = 0; r < count; ++r) out[r] += q[c] * scale * key[r];
-        }
-      }
-    }
-    for (int g = 0; g < group; ++g) {
-      std::vector<float>& scores = scores_[static_cast<size_t>(g)];
-      for (float& s : scores) {
-        if (params.softcap > 0) s = params.softcap * std::tanh(s / params.softcap);
-      }
-      AddMass(scores, params.sinks == nullptr ? nullptr : params.sinks + head * group + g);
-    }
-  }
-
-  void AddMass(const std::vector<float>& scores, const float* sink) {
-    float top = *std::max_element(scores.begin(), scores.end());
-    if (sink != nullptr) top = std::max(top, *sink);
-    const auto tokens = static_cast<int64_t>(scores.size());
-    double sum = sink == nullptr ? 0 : std::exp(static_cast<double>(*sink - top));
-    std::array<double, kDistances.size()> far = {};
-    for (int64_t j = 0; j < tokens; ++j) {
-      const double p = std::exp(static_cast<double>(scores[static_cast<size_t>(j)] - top));
-      sum += p;
-      for (size_t d = 0; d < kDistances.size(); ++d) {
-        if (tokens - 1 - j >= kDistances[d]) far[d] += p;
-      }
-    }
+  void AddMass(const std::vector<float>& weights) {
+    const auto tokens = static_cast<int64_t>(weights.size());
     for (size_t d = 0; d < kDistances.size(); ++d) {
       if (tokens - 1 < kDistances[d]) continue;
-      sums_[d] += far[d] / sum;
+      sums_[d] += std::accumulate(weights.begin(), weights.end() - kDistances[d], 0.0);
       ++heads_[d];
     }
   }
 
-  int num_q_heads_;
   int64_t stride_;
-  std::vector<float> keys_;  // [head_dim][64]
-  std::vector<std::vector<float>> scores_;
+  AttentionWeights weights_;
   std::array<double, kDistances.size()> sums_ = {};
   std::array<int64_t, kDistances.size()> heads_ = {};  // query heads that were summed
 };
@@ -127,7 +76,7 @@ Result<FarAttention> MeasureFarAttention(Model& model, std::span<const TokenId> 
   config.recent = RecentType::kF16;
   TQ_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
                       Session::Create(model, std::move(config), count));
-  Probe probe(model.arch().num_q_heads, std::max<int64_t>(1, count / kQueries));
+  Probe probe(std::max<int64_t>(1, count / kQueries));
   model.set_attention_probe(
       [&](int layer, const KvCache& cache, const AttentionParams& params,
           std::span<const AttentionItem> items) { probe.Look(layer, cache, params, items); });

@@ -211,6 +211,85 @@ std::string Hex(uint64_t n) {
   return std::string(text, r.ptr);
 }
 
+// What was measured, and how the formats were found.
+Status ReadProvenance(Fields& top, const std::string& name, Profile* p) {
+  if (const Json* calibration = top.Get("calibration")) {
+    Fields c(*calibration, StrCat(name, ": calibration"));
+    TQ_RETURN_IF_ERROR(c.CheckObject());
+    Profile::Calibration& out = p->calibration.emplace();
+    TQ_RETURN_IF_ERROR(c.Hash("corpus_xxh3", &out.corpus_hash));
+    TQ_RETURN_IF_ERROR(c.Int("sequences", 0, INT64_MAX, &out.sequences));
+    TQ_RETURN_IF_ERROR(c.Int("tokens", 0, INT64_MAX, &out.tokens));
+    TQ_RETURN_IF_ERROR(c.Int("context_len", 0, INT64_MAX, &out.context_len));
+    TQ_RETURN_IF_ERROR(c.String("objective", &out.objective));
+    TQ_RETURN_IF_ERROR(c.Number("budget_bits", &out.budget_bits));
+    TQ_RETURN_IF_ERROR(c.Number("target_kld", &out.target_kld));
+    TQ_RETURN_IF_ERROR(c.String("date", &out.date));
+  }
+  if (const Json* quality = top.Get("quality")) {
+    Fields q(*quality, StrCat(name, ": quality"));
+    TQ_RETURN_IF_ERROR(q.CheckObject());
+    Profile::Quality& out = p->quality.emplace();
+    TQ_RETURN_IF_ERROR(q.Int("held_out_tokens", 0, INT64_MAX, &out.held_out_tokens));
+    TQ_RETURN_IF_ERROR(q.Int("windows", 0, INT64_MAX, &out.windows));
+    TQ_RETURN_IF_ERROR(q.Number("kld_mean", &out.kld_mean));
+    TQ_RETURN_IF_ERROR(q.Number("kld_stderr", &out.kld_stderr));
+    TQ_RETURN_IF_ERROR(q.Number("kld_p99", &out.kld_p99));
+    TQ_RETURN_IF_ERROR(q.Number("floor_kld_mean", &out.floor_kld_mean));
+    TQ_RETURN_IF_ERROR(q.Number("same_top", &out.same_top));
+    TQ_RETURN_IF_ERROR(q.Number("ppl_ratio", &out.ppl_ratio));
+    TQ_RETURN_IF_ERROR(q.String("device", &out.device));
+    if (const Json* gate = q.Get("gate")) {
+      Fields g(*gate, StrCat(name, ": quality.gate"));
+      TQ_RETURN_IF_ERROR(g.CheckObject());
+      TQ_RETURN_IF_ERROR(g.Number("kld_mean", &out.gate_kld_mean));
+    }
+    TQ_RETURN_IF_ERROR(q.Bool("passed", &out.passed));
+  }
+  if (const Json* bits = top.Get("bits_all_counted")) {
+    if (!bits->is_object()) return InvalidArgument(name, ": bits_all_counted is not an object");
+    for (const auto& [context, value] : bits->items()) {
+      int64_t tokens = 0;
+      const auto r = std::from_chars(context.data(), context.data() + context.size(), tokens);
+      if (r.ec != std::errc() || r.ptr != context.data() + context.size() || !value.is_number()) {
+        return InvalidArgument(name, ": bits_all_counted.", context,
+                               " is not a number of bits for a number of tokens");
+      }
+      p->bits_all_counted.emplace_back(tokens, value.get<double>());
+    }
+  }
+  top.Get("bits_per_value");  // of the formats: they say it themselves
+  return OkStatus();
+}
+
+Json ProvenanceToJson(const Profile::Calibration& c) {
+  Json j;
+  if (c.corpus_hash) j["corpus_xxh3"] = Hex(*c.corpus_hash);
+  j["sequences"] = c.sequences;
+  j["tokens"] = c.tokens;
+  j["context_len"] = c.context_len;
+  j["objective"] = c.objective;
+  if (c.budget_bits > 0) j["budget_bits"] = c.budget_bits;
+  if (c.target_kld > 0) j["target_kld"] = c.target_kld;
+  if (!c.date.empty()) j["date"] = c.date;
+  return j;
+}
+
+Json QualityToJson(const Profile::Quality& q) {
+  Json j = {{"held_out_tokens", q.held_out_tokens},
+            {"windows", q.windows},
+            {"kld_mean", q.kld_mean},
+            {"kld_stderr", q.kld_stderr},
+            {"kld_p99", q.kld_p99},
+            {"floor_kld_mean", q.floor_kld_mean},
+            {"same_top", q.same_top},
+            {"ppl_ratio", q.ppl_ratio}};
+  if (!q.device.empty()) j["device"] = q.device;
+  if (q.gate_kld_mean > 0) j["gate"] = {{"kld_mean", q.gate_kld_mean}};
+  j["passed"] = q.passed;
+  return j;
+}
+
 }  // namespace
 
 Result<Profile> Profile::Parse(std::string_view text, std::string_view tensors,
@@ -323,18 +402,7 @@ Result<Profile> Profile::Parse(std::string_view text, std::string_view tensors,
     }
   }
 
-  if (const Json* quality = top.Get("quality")) {
-    Fields q(*quality, StrCat(name, ": quality"));
-    TQ_RETURN_IF_ERROR(q.CheckObject());
-    Quality out;
-    TQ_RETURN_IF_ERROR(q.Int("held_out_tokens", 0, INT64_MAX, &out.held_out_tokens));
-    TQ_RETURN_IF_ERROR(q.Number("kld_mean", &out.kld_mean));
-    TQ_RETURN_IF_ERROR(q.Number("same_top", &out.same_top));
-    TQ_RETURN_IF_ERROR(q.Bool("passed", &out.passed));
-    p.quality = out;
-  }
-  // Provenance for people; nothing here depends on it.
-  for (const char* key : {"calibration", "bits_per_value", "bits_all_counted"}) top.Get(key);
+  TQ_RETURN_IF_ERROR(ReadProvenance(top, name, &p));
   top.NoteUnknown(&p.notes);
 
   if (!tensors.empty()) {
@@ -433,15 +501,14 @@ std::string Profile::ToJson() const {
     if (o.format.anchor_bits != common.anchor_bits) e["anchor_bits"] = o.format.anchor_bits;
     j["layers"].push_back(e);
   }
-  if (quality) {
-    j["quality"] = {{"held_out_tokens", quality->held_out_tokens},
-                    {"kld_mean", quality->kld_mean},
-                    {"same_top", quality->same_top},
-                    {"passed", quality->passed}};
-  }
+  if (calibration) j["calibration"] = ProvenanceToJson(*calibration);
+  if (quality) j["quality"] = QualityToJson(*quality);
   double bits = 0;
   for (const HeadFormat& f : formats) bits += BitsPerValue(f, model.head_dim);
   j["bits_per_value"] = formats.empty() ? 0.0 : bits / static_cast<double>(formats.size());
+  for (const auto& [context, value] : bits_all_counted) {
+    j["bits_all_counted"][std::to_string(context)] = value;
+  }
   Json root;
   root["turboquant"] = j;
   return root.dump(2) + "\n";

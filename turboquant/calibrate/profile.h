@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "turboquant/base/sinks.h"
@@ -39,13 +40,29 @@ struct Profile {
   std::vector<std::vector<float>> k_means;
   // What calibrated axes and anchors need, [num_layers * num_kv_heads]; empty: none.
   std::vector<HeadTensors> tensors;
+  // How the formats were found; for people, nothing depends on it.
+  struct Calibration {
+    std::optional<uint64_t> corpus_hash;
+    int64_t sequences = 0, tokens = 0, context_len = 0;
+    std::string objective;   // "kld", "cosine"
+    double budget_bits = 0;  // 0: none was given
+    double target_kld = 0;   // 0: none was given
+    std::string date;        // "2026-11-30"
+  };
+  std::optional<Calibration> calibration;
   // Quality as measured when the profile was made; absent in a profile that was not verified.
   struct Quality {
-    int64_t held_out_tokens = 0;
-    double kld_mean = 0, same_top = 0;
+    int64_t held_out_tokens = 0, windows = 0;
+    double kld_mean = 0, kld_stderr = 0, kld_p99 = 0;  // stderr: over windows
+    double floor_kld_mean = 0;                         // of k8v8
+    double same_top = 0, ppl_ratio = 0;
+    double gate_kld_mean = 0;  // the most that was allowed; 0: nothing was asked for
+    std::string device;        // "cpu, avx2"
     bool passed = false;
   };
   std::optional<Quality> quality;
+  // (context, bits per value with window and sinks counted)
+  std::vector<std::pair<int64_t, double>> bits_all_counted;
   std::vector<std::string> notes;  // fields that were ignored, for the caller to show
 
   // kNotFound, kDataLoss (not JSON, damaged tensors), kInvalidArgument (a field with a wrong type,

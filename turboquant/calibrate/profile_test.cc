@@ -69,7 +69,20 @@ TEST(Profile, RoundTripsThroughAFolder) {
     p.k_means.emplace_back(32, static_cast<float>(i + 1));
     p.formats[i].k = WithCenter(p.formats[i].k, Center::kRopeMean);
   }
-  p.quality = Profile::Quality{1000, 0.004, 0.97, true};
+  p.calibration =
+      Profile::Calibration{0x123456789abcdef0u, 48, 98304, 2048, "kld", 2.75, 0.005, "2026-11-30"};
+  p.quality = Profile::Quality{.held_out_tokens = 1000,
+                               .windows = 8,
+                               .kld_mean = 0.004,
+                               .kld_stderr = 0.0005,
+                               .kld_p99 = 0.05,
+                               .floor_kld_mean = 0.0003,
+                               .same_top = 0.97,
+                               .ppl_ratio = 1.001,
+                               .gate_kld_mean = 0.005,
+                               .device = "cpu, avx2",
+                               .passed = true};
+  p.bits_all_counted = {{8192, 2.92}, {131072, 2.73}};
   char folder[] = "/tmp/tq_profile_XXXXXX";
   ASSERT_NE(mkdtemp(folder), nullptr);
   const std::string path = std::string(folder) + "/x.tqprofile";
@@ -80,6 +93,9 @@ TEST(Profile, RoundTripsThroughAFolder) {
   EXPECT_EQ(q->k_means, p.k_means);
   EXPECT_EQ(q->model.structure_hash, p.model.structure_hash);
   EXPECT_EQ(q->quality->kld_mean, 0.004);
+  EXPECT_EQ(q->quality->gate_kld_mean, 0.005);
+  EXPECT_EQ(q->calibration->corpus_hash, p.calibration->corpus_hash);
+  EXPECT_EQ(q->bits_all_counted, p.bits_all_counted);
   EXPECT_TRUE(q->notes.empty()) << q->notes[0];
   EXPECT_EQ(q->ToJson(), p.ToJson());
   CacheConfig config = Shapes();
