@@ -35,14 +35,14 @@ struct SiteCosts {
 enum class Granularity { kLayer, kHead };
 
 struct ChoiceRequest {
-  std::optional<double> max_bits;  // per value of the chosen layers, everything counted
-  std::optional<double> max_cost;  // used when max_bits is empty
+  std::optional<double> max_bits = {};  // per value of the chosen layers, everything counted
+  std::optional<double> max_cost = {};  // used when max_bits is empty
   Granularity granularity = Granularity::kLayer;
   double v_weight = 1;  // on the costs of V
   // Costs become cost^power times a constant that keeps their sum: below 1 evens sites out.
   double power = 1;
   // [num_layers * num_kv_heads][K, V]: rungs below these are not allowed; empty: all are.
-  std::vector<std::array<int, 2>> least_rungs;
+  std::vector<std::array<int, 2>> least_rungs = {};
 };
 
 struct ChosenFormats {
