@@ -14,6 +14,7 @@ Command AddEval(CLI::App& app) {
   command->require_subcommand(1);
   const auto commands = std::make_shared<std::vector<Command>>(std::vector<Command>{
       AddEvalKld(*command),
+      AddEvalPpl(*command),
   });
   return {"eval", [command, commands]() -> Result<int> {
             for (const Command& one : *commands) {

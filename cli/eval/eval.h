@@ -6,5 +6,6 @@
 namespace tq::cli {
 
 Command AddEvalKld(CLI::App& app);
+Command AddEvalPpl(CLI::App& app);
 
 }  // namespace tq::cli

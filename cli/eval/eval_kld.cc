@@ -1,102 +1,214 @@
-// tq eval kld: the next-token distributions of quantized caches against the plain one's.
+// tq eval kld and tq eval ppl: the next-token distributions of quantized caches (or other weights)
+// against the plain run's, over windows of texts.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
+#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "cli/eval/eval.h"
-#include "cli/eval/text_windows.h"
-#include "cli/kv_choice.h"
-#include "cli/loaded_model.h"
+#include "cli/eval/eval_input.h"
 #include "cli/table.h"
-#include "runtime/evaluate/kld_run.h"
+#include "runtime/evaluate/section.h"
 #include "turboquant/base/file.h"
+#include "turboquant/base/isa.h"
 
 namespace tq::cli {
 namespace {
 
-struct KldFlags {
-  ModelFlags model;
-  KvFlags kv;
-  OutputFlags output;
-  std::vector<std::string> data;
-  int64_t context = 2048;
-  int windows = 4;
+struct KldFlags : EvalFlags {
+  KldGate gate;
 };
 
-Result<std::vector<EvalText>> Texts(const KldFlags& flags, const Tokenizer& tokenizer) {
-  std::vector<std::string> paths = flags.data;
-  if (paths.empty()) {
-    const std::string folder = DataFolder();
-    paths.push_back((std::filesystem::path(folder.empty() ? ".cache" : folder) / "bible.txt"));
-  }
-  std::vector<EvalText> texts;
-  for (const std::string& path : paths) {
-    TQ_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-    TQ_ASSIGN_OR_RETURN(EvalText cut,
-                        CutWindows(tokenizer, std::filesystem::path(path).filename().string(), text,
-                                   WindowCut::kSpread, flags.windows, flags.context));
-    texts.push_back(std::move(cut));
-  }
-  return texts;
+std::string Error(double value, double error, int digits) {
+  return fmt::format("{:.{}f} \u00b1 {:.{}f}", value, digits, error, digits);
 }
 
-std::string TextReport(const KldResult& r) {
-  TextTable table({"cache", "bits per\nvalue", "KL mean", "KL 99 %", "same top", "ppl ratio"});
+// Every statistic: a line for each row, and for each text where there are several.
+std::string DistributionTables(const KldResult& r) {
+  TextTable kld({"cache", "bits per\nvalue", "all\ncounted", "KL mean", "median", "90 %", "95 %",
+                 "99 %", "99.9 %", "max", "KL mean\n>= 1,024 q."});
+  TextTable tokens(
+      {"cache", "same top", "ppl", "ppl ratio", "delta p\nRMS", "1 - TVD", "positions"});
+  const auto add = [&](const std::string& name, const KldRow& row, const KldStatistics& s) {
+    const DivergenceSummary& a = s.all;
+    kld.Add({name, fmt::format("{:.3f}", row.bits_per_value),
+             fmt::format("{:.3f}", row.bits_all_counted), Error(a.mean, s.StandardError(), 5),
+             fmt::format("{:.6f}", a.median), fmt::format("{:.5f}", a.p90),
+             fmt::format("{:.5f}", a.p95), fmt::format("{:.4f}", a.p99),
+             fmt::format("{:.3f}", a.p999), fmt::format("{:.3f}", a.max),
+             s.behind.positions == 0 ? "-" : fmt::format("{:.5f}", s.behind.mean)});
+    tokens.Add({name, Error(100 * a.same_top, 100 * a.same_top_stderr, 2) + " %",
+                fmt::format("{:.4f}", a.ppl_q), Error(a.ppl_ratio, a.ppl_ratio_stderr, 5),
+                fmt::format("{:.3f} %", 100 * a.delta_p_rms),
+                fmt::format("{:.5f}", a.one_minus_tvd), FormatCount(a.positions)});
+  };
   for (const KldRow& row : r.rows) {
-    const DivergenceSummary& s = row.total.all;
-    table.Add({row.name, fmt::format("{:.3f}", row.bits_per_value),
-               fmt::format("{:.5f} ± {:.5f}", s.mean, row.total.over_windows.stderr_of_mean()),
-               fmt::format("{:.4f}", s.p99), fmt::format("{:.2f} %", 100 * s.same_top),
-               fmt::format("{:.5f} ± {:.5f}", s.ppl_ratio, s.ppl_ratio_stderr)});
+    add(row.name, row, row.total);
+    if (row.texts.size() < 2) continue;
+    for (const KldStatistics& t : row.texts) add("  " + t.name, row, t);
+  }
+  return kld.ToString() + "\n" + tokens.ToString();
+}
+
+// Perplexities first: what people compare between programs.
+std::string PerplexityTable(const KldResult& r) {
+  TextTable table(
+      {"cache", "bits per\nvalue", "ppl plain", "ppl", "ratio", "ln ratio", "KL mean", "same top"});
+  const auto add = [&](const std::string& name, const KldRow& row, const KldStatistics& s) {
+    const DivergenceSummary& a = s.all;
+    table.Add({name, fmt::format("{:.3f}", row.bits_per_value), fmt::format("{:.4f}", a.ppl_ref),
+               fmt::format("{:.4f}", a.ppl_q), Error(a.ppl_ratio, a.ppl_ratio_stderr, 5),
+               fmt::format("{:+.5f}", std::log(a.ppl_ratio)), Error(a.mean, s.StandardError(), 5),
+               fmt::format("{:.2f} %", 100 * a.same_top)});
+  };
+  for (const KldRow& row : r.rows) {
+    add(row.name, row, row.total);
+    if (row.texts.size() < 2) continue;
+    for (const KldStatistics& t : row.texts) add("  " + t.name, row, t);
   }
   return table.ToString();
 }
 
-Result<int> RunEvalKld(const KldFlags& flags) {
-  TQ_ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(flags.model, flags.output, flags.context));
-  const KvModel model = loaded.ForKv();
-  KldOptions options;
-  TQ_ASSIGN_OR_RETURN(KvChoice plain, UniformKv(model, "f16", flags.kv));
-  TQ_ASSIGN_OR_RETURN(KvChoice floor, UniformKv(model, "k8v8", flags.kv));
-  options.reference = {plain.name, loaded.model.get(), std::move(plain.config)};
-  options.floor = {floor.name, loaded.model.get(), std::move(floor.config)};
-  for (const std::string& name : SplitList(flags.kv.kv, ',')) {
-    KvFlags one = flags.kv;
-    one.kv = name;
-    TQ_ASSIGN_OR_RETURN(KvChoice choice, ChooseKv(model, one, flags.context));
-    for (const std::string& note : choice.notes) PrintNote(flags.output, note);
-    options.candidates.push_back({choice.name, loaded.model.get(), std::move(choice.config)});
+std::string PositionTable(const KldResult& r) {
+  std::vector<std::string> header = {"positions"};
+  for (const KldRow& row : r.rows) header.push_back(row.name);
+  TextTable table(header);
+  for (size_t i = 0; i < r.rows.front().by_position.size(); ++i) {
+    const PositionBucket& b = r.rows.front().by_position[i];
+    std::vector<std::string> cells = {
+        fmt::format("{}-{}", FormatCount(b.first), FormatCount(b.end - 1))};
+    for (const KldRow& row : r.rows) {
+      cells.push_back(fmt::format("{:.5f}", row.by_position[i].kld_mean));
+    }
+    table.Add(std::move(cells));
   }
-  TQ_ASSIGN_OR_RETURN(options.texts, Texts(flags, *loaded.tokenizer));
-  options.measure.pool = loaded.pool.get();
-  options.measure.cancel = &InterruptFlag();
+  return "KL mean by position\n" + table.ToString();
+}
+
+// The layers whose attention output is furthest from the plain run's.
+std::string WorstLayers(const KldRow& row) {
+  constexpr size_t kShown = 5;
+  if (row.layer_cosine.empty()) return "";
+  std::vector<size_t> layers(row.layer_cosine.size());
+  for (size_t l = 0; l < layers.size(); ++l) layers[l] = l;
+  std::sort(layers.begin(), layers.end(),
+            [&](size_t a, size_t b) { return row.layer_cosine[a] < row.layer_cosine[b]; });
+  if (row.layer_cosine[layers.front()] > 1 - 1e-9) return "";
+  layers.resize(std::min(layers.size(), kShown));
+  std::string out = row.name + ": attention output furthest from the plain run in layers";
+  for (const size_t l : layers) out += fmt::format(" {} ({:.4f})", l, row.layer_cosine[l]);
+  return out + "\n";
+}
+
+std::string TextReport(const KldResult& r, bool ppl) {
+  std::string out = fmt::format(
+      "{} windows of up to {} tokens through {}, {} and each cache side by side\n\n",
+      FormatCount(r.windows), FormatCount(r.context_len), r.model_name, r.reference_name);
+  out += ppl ? PerplexityTable(r) : DistributionTables(r);
+  out += fmt::format(
+      "\nKL in nats, over {} positions. Plain perplexity: {:.4f}. Noise floor ({}): "
+      "KL {:.6f}, same top {:.2f} %.\n",
+      FormatCount(r.floor.all.positions), r.floor.all.ppl_ref, r.floor_name, r.floor.all.mean,
+      100 * r.floor.all.same_top);
+  if (!ppl) {
+    out += "\n" + PositionTable(r) + "\n";
+    for (const KldRow& row : r.rows) out += WorstLayers(row);
+  }
+  out += "\n";
+  for (const KldRow& row : r.rows) out += row.name + ": " + row.explanation + "\n";
+  if (!r.informative) out += "Not informative: " + r.note + "\n";
+  if (!r.gate.any()) return out;
+  for (const KldRow& row : r.rows) {
+    for (const std::string& f : row.failures) out += row.name + ": FAILED: " + f + "\n";
+    if (row.failures.empty()) out += row.name + ": passed the gate\n";
+  }
+  return out;
+}
+
+std::string CommandLine(const KldFlags& flags, const std::string& name) {
+  std::string out = flags.CommandLine(name);
+  if (flags.gate.max_kld) out += fmt::format(" --max-kld {}", *flags.gate.max_kld);
+  if (flags.gate.max_ppl_ratio)
+    out += fmt::format(" --max-ppl-ratio {}", *flags.gate.max_ppl_ratio);
+  if (flags.gate.min_same_top) out += fmt::format(" --min-same-top {}", *flags.gate.min_same_top);
+  return out;
+}
+
+Result<int> RunEvalKld(const KldFlags& given, const std::string& name) {
+  KldFlags flags = given;
+  // Of a pair of models the weights are meant, unless caches are named.
+  if (!flags.model_baseline.empty() && flags.kv.kv == "auto") flags.kv.kv = "f16";
+  TQ_ASSIGN_OR_RETURN(EvalInput input, EvalInput::Load(flags));
+  TQ_ASSIGN_OR_RETURN(std::vector<KvChoice> choices, input.ChooseAll());
+  KldOptions options;
+  TQ_ASSIGN_OR_RETURN(options.reference, input.Reference());
+  TQ_ASSIGN_OR_RETURN(options.floor, input.Floor());
+  for (KvChoice& choice : choices) {
+    options.candidates.push_back({choice.name, &input.model(), std::move(choice.config)});
+  }
+  options.texts = input.texts();
+  options.gate = flags.gate;
   ProgressBar progress(flags.output.quiet);
-  options.measure.progress = progress.sink();
+  options.measure = input.Measure(&progress);
   TQ_ASSIGN_OR_RETURN(const KldResult result, RunKld(options));
   progress.Clear();
-  PrintOut(flags.output.json ? KldJson(result).dump(2) + "\n" : TextReport(result));
-  return kDone;
+
+  if (!flags.report.empty()) {
+    const std::string sections[] = {KldSection(result),
+                                    SectionHead("Where the numbers come from") +
+                                        ListCard(input.Provenance(CommandLine(flags, name)))};
+    TQ_RETURN_IF_ERROR(WriteFileAtomic(
+        flags.report, SectionsPage("Quality of " + result.model_name,
+                                   fmt::format("{} windows of {} tokens", result.windows,
+                                               FormatCount(result.context_len)),
+                                   sections)));
+  }
+  if (flags.output.json) {
+    nlohmann::ordered_json j = KldJson(result);
+    j["isa"] = CurrentIsa();
+    j["device"] = "cpu";
+    j["threads"] = input.loaded().pool->num_threads();
+    PrintOut(j.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+  } else {
+    PrintOut(TextReport(result, name == "ppl"));
+    if (!flags.report.empty()) PrintOut(fmt::format("\nReport: {}\n", flags.report));
+  }
+  return result.passed() ? kDone : kCheckFailed;
+}
+
+Command Add(CLI::App& app, const std::string& name, const std::string& what,
+            const std::string& example) {
+  CLI::App* command = AddCommand(app, name, what, example);
+  auto flags = std::make_shared<KldFlags>();
+  flags->Add(command);
+  flags->AddBaseline(command);
+  command
+      ->add_option("--max-kld", flags->gate.max_kld,
+                   "Exit with 1 when the mean KL of a cache is above this")
+      ->type_name("NATS");
+  command
+      ->add_option("--max-ppl-ratio", flags->gate.max_ppl_ratio,
+                   "Exit with 1 when perplexity / plain perplexity is above this")
+      ->type_name("RATIO");
+  command
+      ->add_option("--min-same-top", flags->gate.min_same_top,
+                   "Exit with 1 when the share of equal most probable tokens is below this")
+      ->type_name("0..1");
+  return {name, [flags, name] { return RunEvalKld(*flags, name); }};
 }
 
 }  // namespace
 
 Command AddEvalKld(CLI::App& app) {
-  CLI::App* command =
-      AddCommand(app, "kld", "KL divergence and perplexity of quantized caches, on any text",
-                 "tq eval kld --kv k4v4,k3v2 --context 2048 --windows 2");
-  auto flags = std::make_shared<KldFlags>();
-  flags->model.Add(command);
-  flags->kv.Add(command);
-  command->add_option("--data", flags->data, "Texts (default: the fetched Bible)")
-      ->type_name("PATH");
-  command->add_option("--context", flags->context, "Tokens of a window");
-  command->add_option("--windows", flags->windows, "Windows of each text");
-  flags->output.Add(command);
-  return {"kld", [flags] { return RunEvalKld(*flags); }};
+  return Add(app, "kld", "KL divergence to the plain run, with every statistic",
+             "tq eval kld --kv k4v4,k3v2 --context 2048 --windows 2 --report kld.html");
+}
+
+Command AddEvalPpl(CLI::App& app) {
+  return Add(app, "ppl", "Perplexity beside the plain run's", "tq eval ppl --kv k4v4 --windows 2");
 }
 
 }  // namespace tq::cli

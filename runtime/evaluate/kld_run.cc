@@ -34,14 +34,9 @@ KldStatistics Statistics(const std::string& name, std::span<const PositionScore>
   return s;
 }
 
-// Windows of one text depend on each other less than positions of one window do.
-double StandardError(const KldStatistics& s) {
-  return std::max(s.all.mean_stderr, s.over_windows.stderr_of_mean());
-}
-
 void Judge(const KldStatistics& floor, const std::string& floor_name, KldRow* row) {
   const KldStatistics& s = row->total;
-  const double noise = 2 * std::hypot(StandardError(s), StandardError(floor));
+  const double noise = 2 * std::hypot(s.StandardError(), floor.StandardError());
   const double times = floor.all.mean > 0 ? s.all.mean / floor.all.mean : 0;
   if (s.all.mean <= floor.all.mean + noise && times <= 2) {
     row->verdict = KldVerdict::kSame;
@@ -163,6 +158,10 @@ Json RowJson(const KldResult& result, const KldRow& row) {
 }
 
 }  // namespace
+
+double KldStatistics::StandardError() const {
+  return std::max(all.mean_stderr, over_windows.stderr_of_mean());
+}
 
 bool KldResult::passed() const {
   return std::all_of(rows.begin(), rows.end(),

@@ -44,6 +44,8 @@ struct KldStatistics {
   std::string name;
   DivergenceSummary all, behind;  // behind: >= kBehind quantized tokens behind the position
   RunningMean over_windows;       // of the means of the windows
+  // Of the mean KL: the larger of those over positions and over windows.
+  double StandardError() const;
 };
 
 struct KldRow {

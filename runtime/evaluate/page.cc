@@ -44,9 +44,9 @@ std::string EscapeHtml(std::string_view text) {
 }
 
 std::string ForScript(std::string json) {
-  // Inside a script element only "</" could end the text; JSON may escape the slash.
-  for (size_t at = 0; (at = json.find("</", at)) != std::string::npos; at += 3) {
-    json.replace(at, 2, "<\\/");
+  // Only strings hold "<". Without it neither "</script" nor "<!--" can change how a page is read.
+  for (size_t at = 0; (at = json.find('<', at)) != std::string::npos;) {
+    json.replace(at, 1, "\\u003c");
   }
   return json;
 }

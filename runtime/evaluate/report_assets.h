@@ -5,10 +5,12 @@
 
 namespace tq {
 
-extern const std::string_view kChartJs;         // Chart.js, minified
-extern const std::string_view kReportStyle;     // report.css
-extern const std::string_view kReportScript;    // report.js: what all charts share
-extern const std::string_view kReportTemplate;  // report.html
-extern const std::string_view kPlanTemplate;    // plan_report.html
+extern const std::string_view kChartJs;           // Chart.js, minified
+extern const std::string_view kReportStyle;       // report.css
+extern const std::string_view kReportScript;      // report.js: what all charts share
+extern const std::string_view kReportTemplate;    // report.html
+extern const std::string_view kPlanTemplate;      // plan_report.html
+extern const std::string_view kSectionsTemplate;  // sections.html
+extern const std::string_view kSectionsScript;    // sections.js
 
 }  // namespace tq

@@ -1,0 +1,201 @@
+#include "cli/eval/eval_input.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "cli/eval/text_windows.h"
+#include "turboquant/base/file.h"
+#include "turboquant/base/isa.h"
+
+namespace tq::cli {
+namespace {
+
+constexpr int64_t kMostContext = 1 << 24;
+
+Result<std::vector<std::string>> Paths(const EvalFlags& flags) {
+  if (!flags.data.empty()) return flags.data;
+  const std::string folder = DataFolder();
+  const std::string path =
+      (std::filesystem::path(folder.empty() ? ".cache" : folder) / "bible.txt").string();
+  if (!FileExists(path)) {
+    return NotFound("no text was named and there is no '", path,
+                    "'; name one with --data FILE, or run ./quickstart to fetch one");
+  }
+  return std::vector<std::string>{path};
+}
+
+// The same text must be the same tokens to both models, or nothing can be compared.
+Status CheckSameTokens(const LoadedModel& a, const LoadedModel& b) {
+  const std::string text =
+      "The same text: 3.14159, naïve \"quotes\" und\n\n  so weiter <|im_end|>.";
+  if (a.tokenizer->Encode(text) == b.tokenizer->Encode(text)) return OkStatus();
+  return InvalidArgument("--model-baseline ", b.path, " and ", a.path,
+                         " cut the same text into different tokens: only models with one tokenizer "
+                         "can be compared");
+}
+
+}  // namespace
+
+void EvalFlags::Add(CLI::App* app) {
+  model.Add(app);
+  kv.Add(app);
+  app->add_option("--data", data, "Texts, each cut into windows (default: the fetched Bible)")
+      ->type_name("FILE");
+  app->add_option("--context", context, "Tokens of a window: the context that is served")
+      ->type_name("N");
+  app->add_option("--windows", windows, "Windows of each text")->type_name("N");
+  app->add_option("--cut", cut,
+                  "Where windows lie: spread over the text, or as llama-perplexity cuts it (one "
+                  "after the other, second halves scored)")
+      ->check(CLI::IsMember({"spread", "llama"}));
+  app->add_option("--score-from", score_from,
+                  "First position of a window that counts (default: 0, with --cut llama the half)")
+      ->type_name("N");
+  app->add_option("--report", report, "Write a self-contained HTML report there")
+      ->type_name("FILE");
+  output.Add(app);
+}
+
+void EvalFlags::AddBaseline(CLI::App* app) {
+  app->add_option("--model-baseline", model_baseline,
+                  "Compare with the plain run of this model, e.g. of other weights")
+      ->type_name("FILE");
+}
+
+Status EvalFlags::Validate() const {
+  if (context < 2 || context > kMostContext) {
+    return InvalidArgument("--context ", context, " is outside 2..", kMostContext);
+  }
+  if (windows < 1 || windows > 1000000) {
+    return InvalidArgument("--windows ", windows, " is outside 1..1000000");
+  }
+  if (score_from && (*score_from < 0 || *score_from > context - 2)) {
+    return InvalidArgument("--score-from ", *score_from, " is outside 0..", context - 2,
+                           ": windows have ", context, " tokens");
+  }
+  for (const std::string& name : SplitList(kv.kv, ',')) {
+    if (name.empty()) {
+      return InvalidArgument("--kv '", kv.kv, "' has an empty entry; write k8v4,k4v4");
+    }
+    TQ_RETURN_IF_ERROR(CheckKvName(name));
+  }
+  if (!report.empty()) TQ_RETURN_IF_ERROR(CheckWritable(report));
+  return model.Validate();
+}
+
+std::string EvalFlags::CommandLine(const std::string& name) const {
+  std::string out = "tq eval " + name;
+  if (!model.model.empty()) out += " --model " + model.model;
+  if (!model_baseline.empty()) out += " --model-baseline " + model_baseline;
+  out += fmt::format(" --kv {}", kv.kv);
+  if (!kv.pin.empty()) out += " --pin \"" + kv.pin + "\"";
+  if (kv.recent_len) out += fmt::format(" --recent-len {}", *kv.recent_len);
+  if (kv.sink_len) out += fmt::format(" --sink-len {}", *kv.sink_len);
+  for (const std::string& path : data) out += " --data " + path;
+  out += fmt::format(" --context {} --windows {}", context, windows);
+  if (cut != "spread") out += " --cut " + cut;
+  if (score_from) out += fmt::format(" --score-from {}", *score_from);
+  return out;
+}
+
+Result<EvalInput> EvalInput::Load(const EvalFlags& flags) {
+  TQ_RETURN_IF_ERROR(flags.Validate());
+  TQ_ASSIGN_OR_RETURN(const std::vector<std::string> paths, Paths(flags));
+  EvalInput input;
+  input.flags_ = flags;
+  TQ_ASSIGN_OR_RETURN(input.loaded_, LoadModel(flags.model, flags.output, flags.context));
+  if (!flags.model_baseline.empty()) {
+    ModelFlags baseline = flags.model;
+    baseline.model = flags.model_baseline;
+    TQ_ASSIGN_OR_RETURN(input.baseline_, LoadModel(baseline, flags.output, flags.context));
+    TQ_RETURN_IF_ERROR(CheckSameTokens(input.loaded_, *input.baseline_));
+  }
+  TQ_RETURN_IF_ERROR(
+      ContextLen(flags.context, input.model().arch().context_len, flags.output).status());
+  input.kv_model_ = input.loaded_.ForKv();
+  const WindowCut cut = flags.cut == "llama" ? WindowCut::kLlama : WindowCut::kSpread;
+  for (const std::string& path : paths) {
+    TQ_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+    TQ_ASSIGN_OR_RETURN(
+        EvalText windows,
+        CutWindows(*input.loaded_.tokenizer, std::filesystem::path(path).filename().string(), text,
+                   cut, flags.windows, flags.context));
+    input.texts_.push_back(std::move(windows));
+  }
+  return input;
+}
+
+Result<Stream> EvalInput::Reference() const {
+  const LoadedModel& from = baseline_ ? *baseline_ : loaded_;
+  TQ_ASSIGN_OR_RETURN(KvChoice plain, UniformKv(from.ForKv(), "f16", flags_.kv));
+  return Stream{plain.name, from.model.get(), std::move(plain.config)};
+}
+
+Result<Stream> EvalInput::Floor() const {
+  const LoadedModel& from = baseline_ ? *baseline_ : loaded_;
+  TQ_ASSIGN_OR_RETURN(KvChoice floor, UniformKv(from.ForKv(), "k8v8", flags_.kv));
+  return Stream{floor.name, from.model.get(), std::move(floor.config)};
+}
+
+Result<KvChoice> EvalInput::Choose(const std::string& kv) {
+  KvFlags one = flags_.kv;
+  one.kv = kv;
+  TQ_ASSIGN_OR_RETURN(KvChoice choice, ChooseKv(kv_model_, one, flags_.context));
+  for (const std::string& note : choice.notes) {
+    // These commands measure what the note about keys warns of.
+    if (note.find("tq compare") != std::string::npos) continue;
+    if (std::find(said_.begin(), said_.end(), note) != said_.end()) continue;
+    said_.push_back(note);
+    PrintNote(flags_.output, note);
+  }
+  return choice;
+}
+
+Result<std::vector<KvChoice>> EvalInput::ChooseAll() {
+  std::vector<KvChoice> choices;
+  for (const std::string& name : SplitList(flags_.kv.kv, ',')) {
+    TQ_ASSIGN_OR_RETURN(KvChoice choice, Choose(name));
+    if (std::any_of(choices.begin(), choices.end(),
+                    [&](const KvChoice& c) { return c.name == choice.name; })) {
+      return InvalidArgument("--kv names ", choice.name, " twice");
+    }
+    choices.push_back(std::move(choice));
+  }
+  return choices;
+}
+
+DivergenceOptions EvalInput::Measure(ProgressBar* progress) const {
+  DivergenceOptions options;
+  const bool llama = flags_.cut == "llama";
+  options.first_scored = flags_.score_from.value_or(llama ? flags_.context / 2 : 0);
+  options.score_last = !llama;
+  options.pool = loaded_.pool.get();
+  options.progress = progress->sink();
+  options.cancel = &InterruptFlag();
+  return options;
+}
+
+std::vector<std::pair<std::string, std::string>> EvalInput::Provenance(
+    const std::string& command) const {
+  std::vector<std::pair<std::string, std::string>> out;
+  const auto file = [](const LoadedModel& m) {
+    return fmt::format("{}, {}, {}", m.model->arch().model_name,
+                       std::filesystem::path(m.path).filename().string(), m.model->weights().types);
+  };
+  out.push_back({"Model", file(loaded_)});
+  if (baseline_) out.push_back({"Baseline", file(*baseline_)});
+  out.push_back({"Tokenizer", loaded_.tokenizer->Describe()});
+  for (const EvalText& t : texts_) {
+    out.push_back({"Text", fmt::format("{}: {} windows of {} tokens", t.name, t.windows.size(),
+                                       FormatCount(flags_.context))});
+  }
+  out.push_back({"Machine", fmt::format("{}, {} threads, {}", MachineName(),
+                                        loaded_.pool->num_threads(), CurrentIsa())});
+  out.push_back({"Version", std::string("tq ") + Version()});
+  out.push_back({"Command", command});
+  return out;
+}
+
+}  // namespace tq::cli
