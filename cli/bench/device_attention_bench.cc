@@ -38,6 +38,20 @@ CacheConfig ConfigOf(const DeviceAttentionCase& c, int layers) {
   for (int i = 0; i < layers * c.num_kv_heads; ++i) {
     config.formats.push_back(c.formats[static_cast<size_t>(i % c.num_kv_heads) % c.formats.size()]);
   }
+  for (int i = 0; i < c.head_dim / 2; ++i) {
+    config.rope.inv_freq.push_back(
+        std::pow(1e4f, -2.f * static_cast<float>(i) / static_cast<float>(c.head_dim)));
+  }
+  HeadTensors tensors;
+  tensors.queries.means = {Normal(static_cast<size_t>(c.head_dim), 4)};
+  for (HeadFormat& f : config.formats) {
+    if (c.center) {
+      f.k = WithCenter(f.k, Center::kRopeMean);
+      config.centers.push_back(
+          MakeHeadCenter(Normal(static_cast<size_t>(c.head_dim), 5), config.rope));
+    }
+    if (f.anchors > 0) config.tensors.resize(config.formats.size(), tensors);
+  }
   return config;
 }
 
@@ -213,6 +227,7 @@ Result<int> RunDeviceAttentionBench(const DeviceAttentionPlan& plan, const Outpu
             c.batch = static_cast<int>(batch);
             c.depth = depth;
             c.runs = plan.runs;
+            c.center = plan.center;
             const auto time = MeasureDeviceAttention(c, pool, stream);
             if (!time.ok()) {
               return time.status().WithContext(StrCat(name, ", head_dim ", head_dim, ", group ",
@@ -230,6 +245,7 @@ Result<int> RunDeviceAttentionBench(const DeviceAttentionPlan& plan, const Outpu
                              {"depth", depth},
                              {"recent_len", c.recent_len},
                              {"sink_len", c.sink_len},
+                             {"center", c.center},
                              {"runs", plan.runs},
                              {"layers", time->layers},
                              {"launch", "CUDA graph of all layers"},

@@ -15,8 +15,9 @@
 // worked on is merged by the block that arrives last, in the order of the blocks. So a result does
 // not depend on timing; it does depend on the batch, which decides where ranges are cut.
 //
-// Read: decode_page.cuh (PageScores and PageValues, a sealed page), decode_rows.cuh (OpenItem, half
-// an open page), decode_units.cuh (who does what), DecodeKernel here (the loop).
+// Read: decode_fragments.cuh (what a warp holds), decode_page.cuh (PageScores and PageValues, a
+// sealed page), decode_extras.cuh (centre and anchors), decode_rows.cuh (OpenItem, half an open
+// page), decode_units.cuh (who does what), DecodeKernel here (the loop).
 #include <cuda_runtime_api.h>
 
 #include <type_traits>
@@ -123,7 +124,8 @@ __global__ void __launch_bounds__(32 * kDecodeWarps, kMinBlocks)
   extern __shared__ __align__(128) uint8_t dynamic[];
   auto& sh = *reinterpret_cast<Shared<kDim, kTiles>*>(dynamic);
   auto* const index = reinterpret_cast<DecodeHeadIndex*>(dynamic + RoundUp<size_t>(sizeof(sh), 16));
-  uint8_t* const rings = dynamic + RingsOffset<kDim, kTiles>(p.num_kv_heads);
+  uint8_t* const center = dynamic + CenterOffset<kDim, kTiles>(p.num_kv_heads);
+  uint8_t* const rings = center + p.center_bytes;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   uint8_t* const ring = rings + warp * 2 * p.stage_bytes;
   const int num_tiles = p.batch * (p.num_tokens > 1 ? 2 : 1);
@@ -175,10 +177,22 @@ __global__ void __launch_bounds__(32 * kDecodeWarps, kMinBlocks)
       uint32_t stage = ptx::SharedAddress(ring) + lane * 16;  // of the next copy
       const uint32_t other_stage = stage ^ (stage + p.stage_bytes);
       // Empty groups too: copies complete in the order of their groups.
+      // cos and sin of a pair of the centre a lane.
+      const int head_center = p.heads[u.head].center;
+      const uint32_t starts_at = p.stage_bytes - kCenterStartBytes;
+      const float2* center_start = nullptr;
+      if (head_center >= 0 && lane < kDecodePairs) {
+        center_start = reinterpret_cast<const float2*>(p.center_table.starts) +
+                       p.centers[head_center].slot[lane];
+      }
       const auto issue = [&](int b, uint32_t id) {
         if (b < end_block) {
           CopyRecord(stage, records + static_cast<uint64_t>(id) * p.sealed_stride, chunks, tail,
                      policy);
+          if (center_start != nullptr) {
+            ptx::CopyAsync8(stage + starts_at - lane * 8,
+                            center_start + static_cast<int64_t>(b) * p.center_table.num_slots);
+          }
         }
         ptx::CopyAsyncCommit();
         stage ^= other_stage;
@@ -202,6 +216,21 @@ __global__ void __launch_bounds__(32 * kDecodeWarps, kMinBlocks)
         return __ldg(
             reinterpret_cast<const uint32_t*>(sides + static_cast<uint64_t>(id) * p.side_stride));
       };
+      // A number of the page's AnchorInfo a lane.
+      const int anchor_numbers = 3 * head.num_anchors;
+      const auto anchors = [&](uint32_t id) -> uint32_t {
+        if (lane >= anchor_numbers) return 0;
+        return __ldg(reinterpret_cast<const uint16_t*>(sides +
+                                                       static_cast<uint64_t>(id) * p.side_stride +
+                                                       sizeof(RecordSideInfo)) +
+                     lane);
+      };
+      if (head.center >= 0) {
+        const auto* const table = reinterpret_cast<const uint4*>(p.centers[head.center].digits);
+        for (uint32_t i = threadIdx.x; i < p.center_bytes / 16; i += blockDim.x) {
+          reinterpret_cast<uint4*>(center)[i] = __ldg(table + i);
+        }
+      }
       PrepareQueries<kDim, kTiles>(p, u, &sh, warp, lane);
       __syncthreads();
       State<kDim, kTiles> state;
@@ -210,7 +239,7 @@ __global__ void __launch_bounds__(32 * kDecodeWarps, kMinBlocks)
       if (begin < num_open) {
         LoadQueries<kDim, kTiles>(sh.row_digits, sh.row_scale, nullptr, lane, &q);
         for (int i = begin + warp; i < min(end, num_open); i += kDecodeWarps) {
-          OpenItem<kDim, kTiles>(p, u, head, i, q, lane, &state);
+          OpenItem<kDim, kTiles>(p, u, head, i, sh, q, lane, &state);
         }
       }
       LoadQueries<kDim, kTiles>(sh.code_digits, sh.code_scale, sh.code_offset, lane, &q);
@@ -229,22 +258,32 @@ __global__ void __launch_bounds__(32 * kDecodeWarps, kMinBlocks)
       layout.v_offset = head.v_offset;
       layout.k_table = head.k_table;
       layout.v_table = head.v_table;
-      uint32_t bases = side(ids[0]);
+      layout.starts_at = starts_at;
+      layout.center = nullptr;
+      if (head.center >= 0) {
+        layout.center = p.center_bytes > 0
+                            ? reinterpret_cast<const uint4*>(center)
+                            : reinterpret_cast<const uint4*>(p.centers[head.center].digits);
+      }
+      layout.k_anchors = head.k_anchors, layout.v_anchors = head.v_anchors;
+      layout.num_anchors = head.num_anchors, layout.anchor_bits = head.anchor_bits;
+      const bool extras = p.softcap > 0 || head.center >= 0 || head.num_anchors > 0;
+      uint32_t bases = side(ids[0]), infos = anchors(ids[0]);
       uint32_t next = id_of(block + 2 * kDecodeWarps);
       const uint8_t* page = ring;
       const uint8_t* other_page = ring + p.stage_bytes;
       for (; block < end_block; block += kDecodeWarps) {
-        const uint32_t next_bases = side(ids[1]);
+        const uint32_t next_bases = side(ids[1]), next_infos = anchors(ids[1]);
         const uint32_t after = id_of(block + 3 * kDecodeWarps);
-        layout.special = p.softcap > 0 ||
-                         (p.sliding_window > 0 && block * kPageLen < u.tile.lowest + p.num_tokens);
+        layout.special =
+            extras || (p.sliding_window > 0 && block * kPageLen < u.tile.lowest + p.num_tokens);
         ptx::CopyAsyncWait<1>();
         __syncwarp();
-        SealedPage<kDim, kTiles>(p, u, layout, page, bases, block, start, sh.log8, q,
+        SealedPage<kDim, kTiles>(p, u, layout, page, bases, infos, block, start, sh, q,
                                  sh.scales[warp], lane, &state);
         __syncwarp();
         issue(block + 2 * kDecodeWarps, next);
-        bases = next_bases;
+        bases = next_bases, infos = next_infos;
         ids[1] = next;
         next = after;
         const uint8_t* const swap = page;
@@ -331,18 +370,18 @@ __global__ void __launch_bounds__(32 * kDecodeWarps, kMinBlocks)
 
 struct Kernel {
   void (*function)(DecodeParams) = nullptr;
-  size_t (*rings_offset)(int num_kv_heads) = nullptr;  // in shared memory
+  size_t (*center_offset)(int num_kv_heads) = nullptr;  // in shared memory
 };
 
 template <int kDim, int kTiles, int kMinBlocks>
 Kernel Make() {
-  return {DecodeKernel<kDim, kTiles, kMinBlocks>, RingsOffset<kDim, kTiles>};
+  return {DecodeKernel<kDim, kTiles, kMinBlocks>, CenterOffset<kDim, kTiles>};
 }
 
 Kernel KernelFor(int head_dim, int rows) {
   switch (head_dim * 100 + rows) {
     case 6404: return Make<64, 1, 4>();
-    case 6408: return Make<64, 2, 4>();
+    case 6408: return Make<64, 2, 3>();
     case 6416: return Make<64, 4, 2>();
     case 12804: return Make<128, 1, 4>();
     case 12808: return Make<128, 2, 3>();
@@ -353,16 +392,18 @@ Kernel KernelFor(int head_dim, int rows) {
   }
 }
 
-size_t SharedBytes(const Kernel& kernel, uint32_t stage_bytes, int num_kv_heads) {
-  return kernel.rings_offset(num_kv_heads) + static_cast<size_t>(kDecodeWarps) * 2 * stage_bytes;
+size_t SharedBytes(const Kernel& kernel, uint32_t stage_bytes, int num_kv_heads,
+                   uint32_t center_bytes) {
+  return kernel.center_offset(num_kv_heads) + center_bytes +
+         static_cast<size_t>(kDecodeWarps) * 2 * stage_bytes;
 }
 
 }  // namespace
 
 Status PrepareDecodeKernel(int head_dim, int rows, uint32_t stage_bytes, int num_kv_heads,
-                           DecodeKernelInfo* info) {
+                           bool has_center, DecodeKernelInfo* info) {
   const Kernel kernel = KernelFor(head_dim, rows);
-  const size_t shared = SharedBytes(kernel, stage_bytes, num_kv_heads);
+  const size_t shared = SharedBytes(kernel, stage_bytes, num_kv_heads, 0);
   TQ_ASSIGN_OR_RETURN(const CudaDeviceInfo device, GetCudaDeviceInfo());
   cudaFuncAttributes attributes;
   TQ_RETURN_IF_ERROR(TQ_CUDA(cudaFuncGetAttributes(&attributes, kernel.function)));
@@ -379,8 +420,18 @@ Status PrepareDecodeKernel(int head_dim, int rows, uint32_t stage_bytes, int num
   TQ_RETURN_IF_ERROR(
       TQ_CUDA(cudaFuncSetAttribute(kernel.function, cudaFuncAttributePreferredSharedMemoryCarveout,
                                    cudaSharedmemCarveoutMaxShared)));
-  TQ_RETURN_IF_ERROR(TQ_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-      &info->blocks_per_multiprocessor, kernel.function, 32 * kDecodeWarps, shared)));
+  const auto blocks_with = [&](size_t bytes, int* blocks) {
+    return TQ_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, kernel.function,
+                                                                 32 * kDecodeWarps, bytes));
+  };
+  TQ_RETURN_IF_ERROR(blocks_with(shared, &info->blocks_per_multiprocessor));
+  info->center_bytes = 0;
+  if (constexpr uint32_t table = sizeof(DecodeCenter::digits);
+      has_center && shared + table <= limit) {
+    int blocks = 0;
+    TQ_RETURN_IF_ERROR(blocks_with(shared + table, &blocks));
+    if (blocks == info->blocks_per_multiprocessor) info->center_bytes = table;
+  }
   info->num_blocks = info->blocks_per_multiprocessor * device.num_multiprocessors;
   return OkStatus();
 }
@@ -388,9 +439,10 @@ Status PrepareDecodeKernel(int head_dim, int rows, uint32_t stage_bytes, int num
 Status LaunchDecodeKernel(int head_dim, int rows, const DecodeParams& params, int num_blocks,
                           void* stream) {
   const Kernel kernel = KernelFor(head_dim, rows);
-  kernel.function<<<num_blocks, 32 * kDecodeWarps,
-                    SharedBytes(kernel, params.stage_bytes, params.num_kv_heads),
-                    static_cast<cudaStream_t>(stream)>>>(params);
+  kernel
+      .function<<<num_blocks, 32 * kDecodeWarps,
+                  SharedBytes(kernel, params.stage_bytes, params.num_kv_heads, params.center_bytes),
+                  static_cast<cudaStream_t>(stream)>>>(params);
   return TQ_CUDA(cudaGetLastError());
 }
 

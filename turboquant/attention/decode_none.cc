@@ -3,7 +3,7 @@
 
 namespace tq {
 
-Status PrepareDecodeKernel(int, int, uint32_t, int, DecodeKernelInfo*) {
+Status PrepareDecodeKernel(int, int, uint32_t, int, bool, DecodeKernelInfo*) {
   return Unavailable("cuda: this build has no CUDA kernels");
 }
 Status LaunchDecodeKernel(int, int, const DecodeParams&, int, void*) {

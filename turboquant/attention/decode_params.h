@@ -5,6 +5,8 @@
 
 #include "turboquant/base/device.h"
 #include "turboquant/base/status.h"
+#include "turboquant/cache/append_params.h"
+#include "turboquant/codec/record_layout.h"
 
 namespace tq {
 
@@ -17,6 +19,23 @@ struct DecodeTable {
 
 // How codes become levels.
 enum class DecodeCodes : uint32_t { kInPlace2, kTable2, kTable3, kTable4 };
+
+// The centre of one KV head (codec/center.h): the score of token j of a block gets, for each pair,
+//   (a c0 + b s0) cos_j + (b c0 - a s0) sin_j,
+// with a and b of the query and c0, s0 of the block's first position. Over all pairs that is a
+// product of cos_j, sin_j of 64 tokens, which are constants of the head, with 32 numbers of the
+// query, on the tensor cores: both as 16-bit digits, high and low byte.
+inline constexpr int kDecodePairs = 16;
+struct DecodeCenter {
+  int32_t i[kDecodePairs] = {}, j[kDecodePairs] = {};  // channels
+  float mu_i[kDecodePairs] = {}, mu_j[kDecodePairs] = {};
+  uint8_t slot[kDecodePairs] = {};  // of the centre table
+  // Fragments of 16 tokens x 32 depth, depth 2 pair: cos, 2 pair + 1: sin, in the order of K
+  // (codec/fragment_layout.h): [tokens / 16][high, low digit][lane][register][byte].
+  int8_t digits[kPageLen / 16][2][32][4][4] = {};
+};
+inline constexpr uint32_t kCenterStartBytes = kDecodePairs * 2 * sizeof(float);
+inline constexpr float kCenterDigit = 32512.f;  // 127 * 256: the high byte stays signed
 
 // One KV head of the layer. Offsets in bytes; the record's are within the head's record.
 struct DecodeHead {
@@ -31,6 +50,10 @@ struct DecodeHead {
   float p_limit = 0;  // largest digit of a weight times a V scale, such that no sum reaches 2^22
   float p_unit =
       0;  // what a V base is multiplied with: 1 / p_limit, less what levels are scaled by
+  int32_t center = -1;  // in DecodeParams::centers; -1: none
+  // Residual rows (codec/anchor.h), in the record.
+  uint32_t k_anchors = 0, v_anchors = 0;
+  int32_t num_anchors = 0, anchor_bits = 0;
   uint32_t k_signs[kMaxDecodeDim / 32] = {};  // bit c % 32 of word c / 32: channel c is negated
   uint32_t v_signs[kMaxDecodeDim / 32] = {};
 };
@@ -56,6 +79,8 @@ struct DecodeParams {
   const int32_t* lengths = nullptr;  // [sequence]
   const DecodeHead* heads = nullptr;
   const DecodeHeadIndex* head_index = nullptr;
+  const DecodeCenter* centers = nullptr;
+  DeviceCenterTable center_table;
   int32_t num_kv_heads = 0;
   uint32_t sealed_cost = 0, open_cost = 0;  // sums over the heads
   int32_t sink_blocks = 0, recent_blocks = 0;
@@ -76,8 +101,11 @@ struct DecodeParams {
   float* partial_out = nullptr;    // [num_blocks + num_units][rows][head_dim]
   float* partial_state = nullptr;  // the same parts, [rows][m, l]
   uint32_t* arrivals = nullptr;    // [num_units], all 0 between launches
-  uint32_t stage_bytes = 0;        // of one of the two stages of a warp's ring, a multiple of 128
-  int64_t min_range_cost = 0;      // of a range: no less than an item costs
+  // Of one of the two stages of a warp's ring, a multiple of 128. Its last kCenterStartBytes are
+  // for cos and sin at the page's first position, if any head has a centre.
+  uint32_t stage_bytes = 0;
+  uint32_t center_bytes = 0;   // of shared memory for the table of a centre; 0: it stays in memory
+  int64_t min_range_cost = 0;  // of a range: no less than an item costs
 };
 
 // Rows that a thread block works on at once: query tokens x query heads of one KV head.
@@ -86,11 +114,12 @@ inline constexpr int kDecodeRows[] = {4, 8, 16};
 // How often a kernel fits; errors are those of the device.
 struct DecodeKernelInfo {
   int blocks_per_multiprocessor = 0;
-  int num_blocks = 0;  // of a full grid
+  int num_blocks = 0;         // of a full grid
+  uint32_t center_bytes = 0;  // DecodeParams::center_bytes
 };
 // head_dim 64, 128 or 256 and one of kDecodeRows. `stream`: a cudaStream_t.
 Status PrepareDecodeKernel(int head_dim, int rows, uint32_t stage_bytes, int num_kv_heads,
-                           DecodeKernelInfo* info);
+                           bool has_center, DecodeKernelInfo* info);
 Status LaunchDecodeKernel(int head_dim, int rows, const DecodeParams& params, int num_blocks,
                           void* stream);
 

@@ -1,4 +1,4 @@
-// Rows of queries and outputs: digits, shared memory, and the open rows of the window.
+// Rows of queries and outputs: digits, and the open rows of the window.
 #pragma once
 
 #include "turboquant/attention/decode_page.cuh"
@@ -19,35 +19,38 @@ __device__ __forceinline__ void StoreIo(void* p, int64_t i, float x, DeviceIo io
   }
 }
 
-// ---- Shared memory ------------------------------------------------------------------------------
+// ---- Queries
+// --------------------------------------------------------------------------------------
 
+// a and b of the centre's pairs of one row, a warp: lanes below kDecodePairs have one each. `from`:
+// of the query; no query gives zeros.
 template <int kDim, int kTiles>
-struct alignas(16) Shared {
-  static constexpr int kRows = 4 * kTiles;
-  // Digits of the queries, high and low: for codes, and at 16 bits for 8-bit rows.
-  int8_t code_digits[kRows][2][kDim];
-  int8_t row_digits[kRows][2][kDim];
-  float code_scale[kRows], row_scale[kRows];
-  float code_offset[kRows];
-  float m[kDecodeWarps][kRows], l[kDecodeWarps][kRows];
-  float scales[kDecodeWarps][2][kPageLen];  // K, V of the page at hand
-  float log8[256];                          // Log8Table
-  int start[4];                             // SumStart
-  bool is_last, has_more;
-  Ranges ranges;
-  Unit unit;                  // at hand
-  int first_part, num_parts;  // of the unit
-  DecodeHead head;
-};
-// A warp's state in its ring, padded so that lanes write without conflicts.
-template <int kDim>
-constexpr int kStateStride = kDim + 8;
-
-template <int kDim, int kTiles>
-__host__ __device__ size_t RingsOffset(int num_kv_heads) {
-  return RoundUp<size_t>(
-      RoundUp<size_t>(sizeof(Shared<kDim, kTiles>), 16) + num_kv_heads * sizeof(DecodeHeadIndex),
-      128);
+__device__ __forceinline__ void PrepareCenter(const DecodeParams& p, const DecodeHead& head,
+                                              int row, bool has_query, int64_t from,
+                                              Shared<kDim, kTiles>* sh, int lane) {
+  const DecodeCenter& center = p.centers[head.center];
+  float a = 0, b = 0;
+  if (has_query && lane < kDecodePairs) {
+    const float x = LoadIo(p.q, from + center.i[lane], p.io) * p.scale;
+    const bool alone = center.i[lane] == center.j[lane];
+    const float y = alone ? 0.f : LoadIo(p.q, from + center.j[lane], p.io) * p.scale;
+    const float mu_i = center.mu_i[lane], mu_j = center.mu_j[lane];
+    a = x * mu_i + y * mu_j;
+    b = y * mu_i - x * mu_j;
+  }
+  // Turning (a, b) does not change its length, the attention scale in the table does.
+  float largest = sqrtf(a * a + b * b);
+#pragma unroll
+  for (int s = 16; s > 0; s /= 2) {
+    largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, s));
+  }
+  largest = fmaxf(largest, 1e-30f) * fmaxf(1.f, 1.f / p.center_table.plain);
+  const float inverse = (kCenterDigit - 1) / largest;
+  if (lane < kDecodePairs) {
+    sh->center_ab[row][lane][0] = a * inverse, sh->center_ab[row][lane][1] = b * inverse;
+  }
+  // Sums come in units of 256 digit products.
+  if (lane == 0) sh->center_scale[row] = 256.f / inverse / kCenterDigit;
 }
 
 template <int kDim, int kTiles>
@@ -59,12 +62,14 @@ __device__ void PrepareQueries(const DecodeParams& p, const Unit& u, Shared<kDim
     const int in_tile = u.row_group * kRows + row;
     const int token = in_tile / p.group;
     float x[kEach];
-    if (token < u.tile.num_tokens) {
-      const int64_t from =
-          ((static_cast<int64_t>(u.tile.sequence) * p.num_tokens + u.tile.first_token + token) *
-               p.num_kv_heads * p.group +
-           u.head * p.group + in_tile % p.group) *
-          kDim;
+    const bool has_query = token < u.tile.num_tokens;
+    const int64_t from =
+        ((static_cast<int64_t>(u.tile.sequence) * p.num_tokens + u.tile.first_token + token) *
+             p.num_kv_heads * p.group +
+         u.head * p.group + in_tile % p.group) *
+        kDim;
+    if (head.center >= 0) PrepareCenter<kDim>(p, head, row, has_query, from, sh, lane);
+    if (has_query) {
 #pragma unroll
       for (int i = 0; i < kEach; ++i) x[i] = LoadIo(p.q, from + lane * kEach + i, p.io) * p.scale;
     } else {
@@ -138,7 +143,8 @@ __device__ __forceinline__ void LoadQueries(const int8_t (*digits)[2][kDim], con
 // Tokens [32 half, 32 half + 32) of an open block, straight from memory: few pages are open.
 template <int kDim, int kTiles>
 __device__ void OpenItem(const DecodeParams& p, const Unit& u, const DecodeHead& head, int item,
-                         const Queries<kDim, kTiles>& q, int lane, State<kDim, kTiles>* state) {
+                         const Shared<kDim, kTiles>& sh, const Queries<kDim, kTiles>& q, int lane,
+                         State<kDim, kTiles>* state) {
   constexpr int kSteps = kDim / 32;
   const int r = lane / 4, c = lane % 4, half = item % 2;
   const int index = item / 2;
@@ -190,6 +196,25 @@ __device__ void OpenItem(const DecodeParams& p, const Unit& u, const DecodeHead&
         scores[n][2 * t + h] = fmaf(high, 256.f, low) * scale * q.scale[n];
       }
     }
+  }
+  if (head.center >= 0) {
+    const DecodeCenter& center = p.centers[head.center];
+    const float2* const table = reinterpret_cast<const float2*>(p.center_table.starts) +
+                                static_cast<int64_t>(block) * p.center_table.num_slots;
+    CenterStarts starts;
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const float2 first = __ldg(table + center.slot[2 * c + 8 * k]);
+      const float2 second = __ldg(table + center.slot[2 * c + 8 * k + 1]);
+      starts.values[k] = make_float4(first.x, first.y, second.x, second.y);
+    }
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores[n][i] -= CenterBias(sh, n, lane);
+    }
+    AddCenter<kDim, kTiles, 2>(reinterpret_cast<const uint4*>(center.digits), starts, sh, 2 * half,
+                               lane, scores);
   }
   float v_scale[4], v_top = 0;
 #pragma unroll

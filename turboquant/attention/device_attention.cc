@@ -72,9 +72,39 @@ DecodeHead MakeHead(const DeviceCache& cache, int layer, int head) {
   const float per_digit = static_cast<float>(kPageLen) * v.top;
   h.p_limit = std::min(65000.f, std::floor(kSumLimit / per_digit) - 1);
   h.p_unit = 1.f / h.p_limit / (v_in_place ? 2.f : 1.f);
+  h.k_anchors = static_cast<uint32_t>(l.record.k_anchors);
+  h.v_anchors = static_cast<uint32_t>(l.record.v_anchors);
+  h.num_anchors = l.format.anchors;
+  h.anchor_bits = l.format.anchor_bits;
   PackSigns(l.k_rotation, h.k_signs);
   PackSigns(l.v_rotation, h.v_signs);
   return h;
+}
+
+DecodeCenter MakeCenter(const HeadCenter& center, const CenterTable& table) {
+  DecodeCenter out;
+  for (size_t p = 0; p < center.pairs.size(); ++p) {
+    const HeadCenter::Pair& pair = center.pairs[p];
+    out.i[p] = pair.i;
+    out.j[p] = pair.j;
+    out.mu_i[p] = pair.mu_i;
+    out.mu_j[p] = pair.j == pair.i ? 0.f : pair.mu_j;  // a channel without a partner
+    out.slot[p] = static_cast<uint8_t>(table.Slot(pair.freq));
+    for (int token = 0; token < kPageLen; ++token) {
+      for (const bool sine : {false, true}) {
+        const float value =
+            (sine ? table.SinOffsets(pair.freq) : table.CosOffsets(pair.freq))[token];
+        const int digit = static_cast<int>(std::nearbyint(value * kCenterDigit));
+        const auto low = static_cast<int8_t>(digit & 0xff);
+        const FragmentSlot at =
+            FragmentOf(Side::kK, 32, token, 2 * static_cast<int>(p) + (sine ? 1 : 0));
+        auto& fragment = out.digits[token / 16];
+        fragment[0][at.lane][at.reg % 4][at.byte] = static_cast<int8_t>((digit - low) / 256);
+        fragment[1][at.lane][at.reg % 4][at.byte] = low;
+      }
+    }
+  }
+  return out;
 }
 
 DecodeHeadIndex MakeIndex(const DeviceCache& cache, int layer, int head,
@@ -97,16 +127,15 @@ DecodeHeadIndex MakeIndex(const DeviceCache& cache, int layer, int head,
 }  // namespace
 
 Status CheckDeviceFormat(const HeadFormat& format, int head_dim, RecentType recent) {
-  if (IsDeviceCodec(format.k) && IsDeviceCodec(format.v) && format.anchors == 0 &&
-      recent == RecentType::kQ8 && (head_dim == 64 || head_dim == 128 || head_dim == 256)) {
+  if (IsDeviceCodec(format.k) && IsDeviceCodec(format.v) && recent == RecentType::kQ8 &&
+      (head_dim == 64 || head_dim == 128 || head_dim == 256)) {
     return OkStatus();
   }
   return Unsupported(
       "cuda decode attention: ", PresetName(format), " at head_dim ", head_dim,
       recent == RecentType::kQ8 ? "" : " with a 16-bit window",
-      format.k.center != Center::kNone ? " and a centre" : "",
       "; supported: k<a>v<b> with a and b in 2, 3, 4 (Hadamard rotation, one log8 "
-      "scale a token, uniform, lloyd or calibrated books, no centre, no anchors), an "
+      "scale a token, uniform, lloyd or calibrated books), with centre and anchors, an "
       "8-bit window, head_dim 64, 128 and 256");
 }
 
@@ -133,6 +162,8 @@ Result<std::unique_ptr<DeviceAttention>> DeviceAttention::Create(
   a->config_ = config;
   std::vector<DecodeHead> heads;
   std::vector<DecodeHeadIndex> index;
+  std::vector<DecodeCenter> centers;
+  const CenterTable table(c.rope);
   uint32_t largest_record = 0;
   for (int layer = 0; layer < c.num_layers; ++layer) {
     Layer costs;
@@ -140,6 +171,17 @@ Result<std::unique_ptr<DeviceAttention>> DeviceAttention::Create(
       const Status fits = CheckDeviceFormat(cache.layout(layer, h).format, c.head_dim, c.recent);
       TQ_RETURN_IF_ERROR(fits.WithContext(StrCat("layer ", layer, ", KV head ", h)));
       heads.push_back(MakeHead(cache, layer, h));
+      const HeadCenter& center = cache.layout(layer, h).center;
+      if (center.pairs.size() > kDecodePairs || (!center.empty() && table.num_slots() > 256)) {
+        return Unsupported("cuda decode attention: layer ", layer, ", KV head ", h,
+                           ": a centre of ", center.pairs.size(), " pairs over ",
+                           table.num_slots() - 1, " frequencies; at most ", kDecodePairs,
+                           " pairs and 255 are supported");
+      }
+      if (!center.empty()) {
+        heads.back().center = static_cast<int32_t>(centers.size());
+        centers.push_back(MakeCenter(center, table));
+      }
       index.push_back(MakeIndex(cache, layer, h, h > 0 ? &index.back() : nullptr));
       const DecodeHeadIndex& i = index.back();
       costs.sealed_cost += i.sealed_cost;
@@ -162,8 +204,10 @@ Result<std::unique_ptr<DeviceAttention>> DeviceAttention::Create(
       std::max<uint32_t>(largest_record,
                          static_cast<uint32_t>(a->rows_ * (c.head_dim + 8) * 4 / 2)),
       128);
-  TQ_RETURN_IF_ERROR(
-      PrepareDecodeKernel(c.head_dim, a->rows_, p.stage_bytes, c.num_kv_heads, &a->kernel_));
+  if (!centers.empty()) p.stage_bytes += kCenterStartBytes;
+  TQ_RETURN_IF_ERROR(PrepareDecodeKernel(c.head_dim, a->rows_, p.stage_bytes, c.num_kv_heads,
+                                         !centers.empty(), &a->kernel_));
+  p.center_bytes = a->kernel_.center_bytes;
   const size_t num_units = static_cast<size_t>(config.max_batch) * (config.num_tokens > 1 ? 2 : 1) *
                            c.num_kv_heads * num_row_groups;
   const size_t num_parts = static_cast<size_t>(a->kernel_.num_blocks) + num_units;
@@ -176,13 +220,18 @@ Result<std::unique_ptr<DeviceAttention>> DeviceAttention::Create(
   TQ_RETURN_IF_ERROR(a->workspace_.Upload(Log8Table(), log8, arrivals, stream));
   const size_t head_bytes = heads.size() * sizeof(DecodeHead);
   const size_t index_bytes = index.size() * sizeof(DecodeHeadIndex);
-  TQ_ASSIGN_OR_RETURN(a->heads_, DeviceBuffer::Allocate(head_bytes + index_bytes));
+  const size_t centers_at = RoundUp<size_t>(head_bytes + index_bytes, 256);
+  const size_t center_bytes = centers.size() * sizeof(DecodeCenter);
+  TQ_ASSIGN_OR_RETURN(a->heads_, DeviceBuffer::Allocate(centers_at + center_bytes));
+  TQ_RETURN_IF_ERROR(a->heads_.Upload(centers.data(), center_bytes, centers_at, stream));
   TQ_RETURN_IF_ERROR(a->heads_.Upload(heads.data(), head_bytes, 0, stream));
   TQ_RETURN_IF_ERROR(a->heads_.Upload(index.data(), index_bytes, head_bytes, stream));
   a->index_offset_ = head_bytes;
   TQ_RETURN_IF_ERROR(stream.Synchronize());
 
   std::byte* const base = a->workspace_.data();
+  p.centers = reinterpret_cast<const DecodeCenter*>(a->heads_.data() + centers_at);
+  p.center_table = cache.center_table();
   p.arrivals = reinterpret_cast<uint32_t*>(base);
   p.log8 = reinterpret_cast<const float*>(base + arrivals);
   p.partial_state = reinterpret_cast<float*>(base + arrivals + log8);

@@ -56,7 +56,9 @@ class DeviceAttention {
     int64_t min_range_cost = 0;
   };
   std::vector<Layer> layers_;
-  DeviceBuffer heads_;       // DecodeHead, then DecodeHeadIndex, [num_layers][num_kv_heads]
+  // DecodeHead, then DecodeHeadIndex, [num_layers][num_kv_heads], then DecodeCenter of those that
+  // have one.
+  DeviceBuffer heads_;
   DeviceBuffer workspace_;   // arrivals, log8 table, parts
   size_t index_offset_ = 0;  // of the DecodeHeadIndex in heads_
 };

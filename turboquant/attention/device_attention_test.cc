@@ -23,6 +23,10 @@ struct Shape {
   int recent_len = 128;
   int sink_len = 4;
   bool calibrated = false;
+  float center = 0;  // size of the means of K; 0: no centre
+  int rope_dim = 0;  // 0: all of head_dim
+  float attention_scale = 1;
+  int anchors = 0, anchor_bits = 4;
 };
 
 CacheConfig ConfigOf(const Shape& s) {
@@ -33,6 +37,24 @@ CacheConfig ConfigOf(const Shape& s) {
   c.recent_len = s.recent_len;
   c.sink_len = s.sink_len;
   for (const char* preset : s.presets) c.formats.push_back(*ParsePreset(preset));
+  const int rope_dim = s.rope_dim > 0 ? s.rope_dim : s.head_dim;
+  for (int i = 0; i < rope_dim / 2; ++i) {
+    c.rope.inv_freq.push_back(std::pow(1e4f, -2.f * static_cast<float>(i) / rope_dim));
+  }
+  c.rope.attention_scale = s.attention_scale;
+  for (size_t h = 0; h < c.formats.size() && s.center > 0; ++h) {
+    std::vector<float> mean = Gaussian(static_cast<size_t>(s.head_dim), 70 + h);
+    for (float& m : mean) m *= s.center;
+    c.formats[h].k = WithCenter(c.formats[h].k, Center::kRopeMean);
+    c.centers.push_back(MakeHeadCenter(mean, c.rope));
+  }
+  for (size_t h = 0; h < c.formats.size() && s.anchors > 0; ++h) {
+    c.formats[h].anchors = s.anchors;
+    c.formats[h].anchor_bits = s.anchor_bits;
+    HeadTensors t;
+    t.queries.means = {Gaussian(static_cast<size_t>(s.head_dim), 80 + h)};
+    c.tensors.push_back(t);
+  }
   if (s.calibrated) {
     for (HeadFormat& f : c.formats) {
       f.k.codebook = f.v.codebook = Codebook::kCalibrated;
@@ -50,12 +72,12 @@ CacheConfig ConfigOf(const Shape& s) {
 }
 
 TEST(DeviceAttention, FormatsThatTheKernelLacksAreNamed) {
-  for (const char* preset : {"k2v2", "k3v2", "k4v4", "k2v4"}) {
+  for (const char* preset : {"k2v2", "k3v2", "k4v4", "k2v4", "k3v2-anchor1"}) {
     for (const int dim : {64, 128, 256}) {
       EXPECT_TRUE(CheckDeviceFormat(*ParsePreset(preset), dim, RecentType::kQ8).ok());
     }
   }
-  for (const char* preset : {"k8v4", "f16", "k3v2-trellis", "k4v4-group32", "k3v2-anchor1"}) {
+  for (const char* preset : {"k8v4", "f16", "k3v2-trellis", "k4v4-group32"}) {
     const Status s = CheckDeviceFormat(*ParsePreset(preset), 128, RecentType::kQ8);
     EXPECT_EQ(s.code(), StatusCode::kUnsupported);
     EXPECT_NE(s.message().find(StrCat(preset, " at head_dim 128; supported: k<a>v<b>")),
@@ -199,6 +221,64 @@ TEST_F(OnDevice, CalibratedBooks) {
   for (const char* preset : {"k2v2", "k3v3", "k4v4"}) {
     Check({.presets = {preset}, .lengths = {700}, .calibrated = true}, kBound, preset);
   }
+}
+
+TEST_F(OnDevice, Centres) {
+  for (const char* preset : {"k2v2", "k3v2", "k4v4"}) {
+    for (const int dim : {64, 128, 256}) {
+      for (const int group : {1, 8, 16}) {
+        Check({.presets = {preset, preset},
+               .head_dim = dim,
+               .group = group,
+               .lengths = {900, 65, 31},
+               .center = 1},
+              kBound, StrCat(preset, " head_dim ", dim, " group ", group));
+      }
+    }
+  }
+  // Longer than the keys, as biases are; turned only in part; with a scale on the angles.
+  Check({.presets = {"k3v2"}, .group = 4, .lengths = {700}, .center = 30}, kBound, "long");
+  Check({.presets = {"k3v2"}, .group = 4, .lengths = {700}, .center = 1, .rope_dim = 24}, kBound,
+        "partial RoPE");
+  Check({.presets = {"k3v2"}, .group = 4, .lengths = {700}, .center = 1, .attention_scale = 1.3f},
+        kBound, "scaled");
+  Check({.presets = {"k3v2"}, .lengths = {5000, 20}, .num_tokens = 3, .softcap = 4, .center = 1},
+        kBound, "soft cap and three queries");
+}
+
+TEST_F(OnDevice, Anchors) {
+  for (const char* preset : {"k2v2", "k3v2", "k4v4"}) {
+    for (const int dim : {64, 128, 256}) {
+      for (const int bits : {4, 8}) {
+        for (const int anchors : {1, 2, 4}) {
+          Check({.presets = {preset, preset},
+                 .head_dim = dim,
+                 .group = anchors == 4 ? 16 : 2 * anchors,
+                 .lengths = {900, 400},
+                 .center = anchors == 2 ? 1.f : 0.f,
+                 .anchors = anchors,
+                 .anchor_bits = bits},
+                kBound,
+                StrCat(preset, " head_dim ", dim, ", ", anchors, " anchors of ", bits, " bits"));
+        }
+      }
+    }
+  }
+}
+
+// Few launches, for the sanitizers.
+TEST_F(OnDevice, OneOfEverything) {
+  Check({.presets = {"k3v2", "k4v4"},
+         .head_dim = 64,
+         .group = 3,
+         .lengths = {700, 130},
+         .num_tokens = 2,
+         .softcap = 5,
+         .sliding_window = 400,
+         .center = 1,
+         .anchors = 2},
+        kBound, "head_dim 64");
+  Check({.presets = {"k3v2"}, .lengths = {700}, .center = 1, .anchors = 1}, kBound, "head_dim 128");
 }
 
 TEST_F(OnDevice, HeadsOfOneLayerMayDiffer) {

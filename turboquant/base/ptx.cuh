@@ -75,6 +75,9 @@ __device__ __forceinline__ void CopyAsync16(uint32_t to, const void* from, uint6
                "l"(policy)
                : "memory");
 }
+__device__ __forceinline__ void CopyAsync8(uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
+}
 __device__ __forceinline__ void CopyAsyncCommit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }

@@ -1,13 +1,14 @@
 // Appends tokens to a device cache and seals the block that leaves the window, in one launch.
 //
-// One thread block for each (sequence, KV head). A warp takes a row: sanitized, rotated, rounded to
-// 8 bits, stored in fragment order. When the new tokens reach into a new block, the block that the
-// window leaves behind is re-coded: rows to codes in shared memory, scales, then words in fragment
-// order. Lengths and page tables are read from memory, so the launch can be captured in a graph and
-// decides for itself whether there is something to seal.
+// One thread block for each (sequence, KV head). A warp takes a row: sanitized, centred, rotated,
+// rounded to 8 bits, stored in fragment order. When the new tokens reach into a new block, the
+// block that the window leaves behind is re-coded: rows to codes in shared memory, scales, words in
+// fragment order, then the residual rows of its anchors. Lengths and page tables are read from
+// memory, so the launch can be captured in a graph and decides for itself whether there is
+// something to seal.
 //
-// The same float operations in the same order as codec/encode.cc, so the bytes are equal; only the
-// logarithm of a scale may round differently, and is taken in double for that.
+// The same float operations in the same order as codec/encode.cc and codec/anchor.cc, so the bytes
+// are equal; only logarithms and powers may round differently, and are taken in double for that.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
@@ -16,6 +17,7 @@
 
 #include "turboquant/base/device_status.h"
 #include "turboquant/cache/append_params.h"
+#include "turboquant/codec/anchor.h"
 #include "turboquant/codec/device_row.cuh"
 #include "turboquant/codec/encode.h"
 #include "turboquant/codec/fragment_layout.h"
@@ -25,6 +27,11 @@ namespace {
 
 constexpr int kWarps = 8;
 using ptx::kAllLanes;
+// 1 / sqrt(kDim), rounded as the CPU rounds it, which rsqrtf is not.
+template <int kDim>
+constexpr float kNorm = kDim == 64    ? 0.125f
+                        : kDim == 128 ? 0.08838834764831845f
+                                      : 0.0625f;
 
 template <typename T>
 __device__ __forceinline__ T WarpSum(T x) {
@@ -43,9 +50,20 @@ __device__ __forceinline__ uint16_t BF16RoundUp(float f) {
   return static_cast<uint16_t>((__float_as_uint(f) + 0xffffu) >> 16);
 }
 
+// cos and sin of the angle of `slot` at a position, as CenterTable has them.
+__device__ __forceinline__ float2 CenterAngle(const DeviceCenterTable& t, int slot, int position) {
+  const float2 start = __ldg(reinterpret_cast<const float2*>(t.starts) +
+                             static_cast<int64_t>(position / kPageLen) * t.num_slots + slot);
+  const float* const offsets = t.offsets + 2 * slot * kPageLen + position % kPageLen;
+  const float cj = __ldg(offsets), sj = __ldg(offsets + kPageLen);
+  return make_float2(start.x * cj - start.y * sj, start.y * cj + start.x * sj);
+}
+
 template <int kDim>
-__device__ void AppendRow(const AppendParams& p, const AppendSide& side, Side which,
-                          const void* from, int64_t at, int token, uint8_t* open, int lane) {
+__device__ void AppendRow(const AppendParams& p, const AppendSide& side, const AppendCenter* center,
+                          Side which, const void* from, int64_t at, int position, uint8_t* open,
+                          int lane) {
+  const int token = position % kPageLen;
   constexpr int kEach = kDim / 32;
   float x[kEach];
   int nonfinite = 0, clamped = 0;
@@ -62,10 +80,17 @@ __device__ void AppendRow(const AppendParams& p, const AppendSide& side, Side wh
   }
   if (nonfinite > 0) atomicAdd(&p.counters[0], static_cast<unsigned long long>(nonfinite));
   if (clamped > 0) atomicAdd(&p.counters[1], static_cast<unsigned long long>(clamped));
-  // Rounded as the CPU rounds it, which rsqrtf is not.
-  constexpr float kNorm = kDim == 64 ? 0.125f : kDim == 128 ? 0.08838834764831845f : 0.0625f;
+  if (center != nullptr) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const AppendCenter c = center[lane * kEach + i];
+      if (c.slot < 0) continue;
+      const float2 angle = CenterAngle(p.center_table, c.slot, position);
+      x[i] -= c.cos_part * angle.x + c.sin_part * angle.y;
+    }
+  }
   FlipSigns<kDim>(side.signs, x, lane);
-  Hadamard<kDim>(x, lane, kNorm);
+  Hadamard<kDim>(x, lane, kNorm<kDim>);
   float largest = 0;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) largest = fmaxf(largest, fabsf(x[i]));
@@ -85,10 +110,27 @@ __device__ void AppendRow(const AppendParams& p, const AppendSide& side, Side wh
 
 template <int kDim>
 struct SealShared {
-  uint8_t codes[kPageLen][kDim];
+  uint8_t codes[2][kPageLen][kDim];  // K, V
   float scale[kPageLen];
   int energy[kPageLen];
+  // Anchors.
+  float stored[2][kPageLen];  // scales as they will be read
+  float score[kPageLen];
+  float row[kWarps][kDim];
+  float probe_scores[kWarps][AnchorScorer::kMaxScored];
+  int chosen[kMaxAnchors];
 };
+
+// Level of the 8-bit row of a token.
+template <int kDim>
+__device__ __forceinline__ int OpenLevel(const AppendSide& side, Side which, const uint8_t* open,
+                                         int token, int channel) {
+  return static_cast<int8_t>(
+      open[side.open_values + FragmentByte(FragmentOf(which, kDim, token, channel))]);
+}
+__device__ __forceinline__ float OpenScale(const AppendSide& side, const uint8_t* open, int token) {
+  return reinterpret_cast<const float*>(open + side.open_scales)[token];
+}
 
 // A row of the open block to codes, its scale with gain, and the energy of its levels.
 template <int kDim>
@@ -98,8 +140,7 @@ __device__ void CodeRow(const AppendSide& side, Side which, const uint8_t* open,
   int row[kEach], rr = 0;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    row[i] = static_cast<int8_t>(
-        open[side.open_values + FragmentByte(FragmentOf(which, kDim, token, lane * kEach + i))]);
+    row[i] = OpenLevel<kDim>(side, which, open, token, lane * kEach + i);
     rr += row[i] * row[i];
   }
   rr = WarpSum(rr);
@@ -111,18 +152,24 @@ __device__ void CodeRow(const AppendSide& side, Side which, const uint8_t* open,
 #pragma unroll
     for (int i = 0; i < kEach; ++i) code[i] += row[i] > limit;
   }
-  int ll = 0;
+  int ll = 0, rl = 0;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const int level = side.levels[code[i]];
     ll += level * level;
-    sh->codes[token][lane * kEach + i] = static_cast<uint8_t>(code[i]);
+    rl += level * row[i];
+    sh->codes[which == Side::kV][token][lane * kEach + i] = static_cast<uint8_t>(code[i]);
   }
   ll = rr == 0 ? 0 : WarpSum(ll);
+  rl = rr == 0 ? 0 : WarpSum(rl);
   if (lane != 0) return;
-  const float gain =
-      ll > 0 ? __fsqrt_rn(__fdiv_rn(static_cast<float>(rr), static_cast<float>(ll))) : 0.f;
-  sh->scale[token] = reinterpret_cast<const float*>(open + side.open_scales)[token] * gain;
+  float gain = 0;
+  if (side.unbiased != 0) {
+    if (rl > 0) gain = __fdiv_rn(static_cast<float>(rr), static_cast<float>(rl));
+  } else if (ll > 0) {
+    gain = __fsqrt_rn(__fdiv_rn(static_cast<float>(rr), static_cast<float>(ll)));
+  }
+  sh->scale[token] = OpenScale(side, open, token) * gain;
   sh->energy[token] = ll;
 }
 
@@ -137,19 +184,21 @@ __device__ uint8_t EncodeScale(float scale, float base) {
 
 // One warp: scales of the block; returns the base and the bound of the rows' lengths.
 template <int kDim>
-__device__ void StoreScales(const AppendParams& p, const AppendSide& side, uint8_t* record,
-                            const SealShared<kDim>& sh, int lane, uint16_t* base, uint16_t* bound) {
-  const float largest = WarpMax(fmaxf(sh.scale[lane], sh.scale[lane + 32]));
+__device__ void StoreScales(const AppendParams& p, const AppendSide& side, Side which,
+                            uint8_t* record, SealShared<kDim>* sh, int lane, uint16_t* base,
+                            uint16_t* bound) {
+  const float largest = WarpMax(fmaxf(sh->scale[lane], sh->scale[lane + 32]));
   *base = largest > 0 ? BF16RoundUp(largest) : 0;
   const float value = __uint_as_float(static_cast<uint32_t>(*base) << 16);
   float top = 0;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int token = lane + 32 * i;
-    const uint8_t code = EncodeScale(sh.scale[token], value);
+    const uint8_t code = EncodeScale(sh->scale[token], value);
     record[side.scales + FragmentScaleByte(token)] = code;
-    const float norm = value * p.log8[code] * __fsqrt_rn(static_cast<float>(sh.energy[token]));
-    top = fmaxf(top, norm);
+    const float stored = value * p.log8[code];
+    sh->stored[which == Side::kV][token] = stored;
+    top = fmaxf(top, stored * __fsqrt_rn(static_cast<float>(sh->energy[token])));
   }
   *bound = BF16RoundUp(WarpMax(top) * 1.0001f);
 }
@@ -161,12 +210,12 @@ __device__ __forceinline__ uint32_t CodeAt(const SealShared<kDim>& sh, Side whic
   const int fragment = reg / 4, i = reg % 4, r = lane / 4, c = lane % 4;
   if (which == Side::kK) {
     constexpr int kSteps = kDim / 32;
-    return sh.codes[fragment / kSteps * 16 + r + 8 * (i & 1)]
+    return sh.codes[0][fragment / kSteps * 16 + r + 8 * (i & 1)]
                    [fragment % kSteps * 32 + 4 * c + byte + 16 * (i >> 1)];
   }
   const int m = fragment / 8 * 4 + fragment % 4, s = fragment / 4 % 2;
   return sh
-      .codes[32 * s + 16 * (i >> 1) + 2 * c + byte % 2 + byte / 2 * 8][16 * m + r + 8 * (i & 1)];
+      .codes[1][32 * s + 16 * (i >> 1) + 2 * c + byte % 2 + byte / 2 * 8][16 * m + r + 8 * (i & 1)];
 }
 
 template <int kDim>
@@ -190,6 +239,179 @@ __device__ uint32_t PackWord(const AppendSide& side, const SealShared<kDim>& sh,
   return bits;
 }
 
+// ---- Anchors ------------------------------------------------------------------------------------
+
+// scale * level of the 8-bit row, less what its code will be read as.
+template <int kDim>
+__device__ __forceinline__ float Residual(const AppendSide& side, Side which, const uint8_t* open,
+                                          const SealShared<kDim>& sh, int token, int channel) {
+  const int s = which == Side::kV;
+  const float level = static_cast<float>(side.levels[sh.codes[s][token][channel]]);
+  return OpenScale(side, open, token) *
+             static_cast<float>(OpenLevel<kDim>(side, which, open, token, channel)) -
+         sh.stored[s][token] * level;
+}
+
+// The sums of 8 lanes, in the order in which the CPU adds its 8 sums.
+__device__ __forceinline__ float SumOf8(float x) {
+  x += __shfl_xor_sync(kAllLanes, x, 4);
+  x += __shfl_xor_sync(kAllLanes, x, 2);
+  return x + __shfl_xor_sync(kAllLanes, x, 1);
+}
+
+// AnchorScorer::Score of a token plus half the logarithm of its error; a warp.
+template <int kDim>
+__device__ float AnchorScore(const AppendParams& p, const AppendHead& head, const uint8_t* open,
+                             SealShared<kDim>* sh, int token, int position, int warp, int lane) {
+  constexpr int kEach = kDim / 32;
+  const AppendSide &k = head.sides[0], &v = head.sides[1];
+  const int which = lane / 8, part = lane % 8;  // four dot products at a time
+  float sum = 0;
+  for (int c = part; c < kDim; c += 8) {
+    float x = 0;
+    if (which == 0) {
+      x = Residual<kDim>(k, Side::kK, open, *sh, token, c);
+    } else if (which == 1) {
+      x = Residual<kDim>(v, Side::kV, open, *sh, token, c);
+    } else if (which == 2) {
+      x = OpenScale(v, open, token) *
+          static_cast<float>(OpenLevel<kDim>(v, Side::kV, open, token, c));
+    }
+    sum += x * x;
+  }
+  sum = SumOf8(sum);
+  const float k_error = __shfl_sync(kAllLanes, sum, 0);
+  const float v_error = __shfl_sync(kAllLanes, sum, 8);
+  const float v_energy = __shfl_sync(kAllLanes, sum, 16);
+  const float error = v_error + head.error_weight * k_error * v_energy;
+  if (!(error > 0)) return -INFINITY;
+  // The key in the model's basis, then without its RoPE.
+  float x[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    x[i] = OpenScale(k, open, token) *
+           static_cast<float>(OpenLevel<kDim>(k, Side::kK, open, token, lane * kEach + i));
+  }
+  Hadamard<kDim>(x, lane, kNorm<kDim>);
+  FlipSigns<kDim>(k.signs, x, lane);
+  float* const row = sh->row[warp];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) row[lane * kEach + i] = x[i];
+  __syncwarp();
+  const DeviceCenterTable& t = p.center_table;
+  for (int f = lane; f < t.half; f += 32) {
+    const float2 angle = CenterAngle(t, f, position);
+    const float c = angle.x * t.plain, s = angle.y * t.plain;
+    const float a = row[f], b = row[f + t.half];
+    row[f] = a * c + b * s;
+    row[f + t.half] = b * c - a * s;
+  }
+  __syncwarp();
+  const float* const probes = p.probes + head.first_probe;
+  const float* const offsets = probes + head.num_probes * kDim;
+  float* const scores = sh->probe_scores[warp];
+  float top = -INFINITY;
+  for (int first = 0; first < head.num_probes; first += 4) {
+    const int probe = first + which;
+    float dot = 0;
+    if (probe < head.num_probes) {
+      for (int c = part; c < kDim; c += 8) dot += __ldg(probes + probe * kDim + c) * row[c];
+    }
+    dot = SumOf8(dot);
+    if (probe < head.num_probes) {
+      dot += __ldg(offsets + probe);
+      if (part == 0) scores[probe] = dot;
+      top = fmaxf(top, dot);
+    }
+  }
+  top = WarpMax(top);
+  __syncwarp();
+  for (int i = lane; i < head.num_probes; i += 32) {
+    scores[i] = static_cast<float>(exp(static_cast<double>(scores[i] - top)));
+  }
+  __syncwarp();
+  float total = 0;
+  for (int i = 0; i < head.num_probes; ++i) total += scores[i];
+  __syncwarp();
+  const auto log_of = [](float f) { return static_cast<float>(log(static_cast<double>(f))); };
+  return top + log_of(total) + 0.5f * log_of(error);
+}
+
+// A residual row of one side; a warp. Returns the scale.
+template <int kDim>
+__device__ uint16_t StoreAnchorRow(const AppendHead& head, Side which, const uint8_t* open,
+                                   const SealShared<kDim>& sh, int token, uint8_t* row, int lane) {
+  constexpr int kEach = kDim / 32;
+  const AppendSide& side = head.sides[which == Side::kV];
+  float e[kEach], largest = 0;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    e[i] = Residual<kDim>(side, which, open, sh, token, lane * kEach + i);
+    largest = fmaxf(largest, fabsf(e[i]));
+  }
+  const float top = head.anchor_bits == 4 ? 7.f : 127.f;
+  const uint16_t scale = BF16RoundUp(__fdiv_rn(WarpMax(largest), top));
+  const float value = __uint_as_float(static_cast<uint32_t>(scale) << 16);
+  int level[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const float exact = value > 0 ? rintf(__fdiv_rn(e[i], value)) : 0.f;
+    level[i] = static_cast<int>(fminf(fmaxf(exact, -top), top));
+  }
+#pragma unroll
+  for (int i = 0; i < kEach; i += 2) {
+    const int c = lane * kEach + i;
+    if (head.anchor_bits == 4) {
+      row[c / 2] = static_cast<uint8_t>((level[i] + 8) | (level[i + 1] + 8) << 4);
+    } else {
+      row[c] = static_cast<uint8_t>(level[i]), row[c + 1] = static_cast<uint8_t>(level[i + 1]);
+    }
+  }
+  return scale;
+}
+
+// SealAnchors of codec/anchor.h; the whole thread block, when codes and scales of both sides are in
+// shared memory.
+template <int kDim>
+__device__ __noinline__ void SealAnchorRows(const AppendParams& p, const AppendHead& head,
+                                            const uint8_t* open, int block, uint8_t* record,
+                                            uint16_t* info, SealShared<kDim>* sh, int warp,
+                                            int lane) {
+  for (int t = warp; t < kPageLen; t += kWarps) {
+    const float score = AnchorScore<kDim>(p, head, open, sh, t, block * kPageLen + t, warp, lane);
+    if (lane == 0) sh->score[t] = score;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    // The highest scores, of equal ones the first; then by token.
+    uint64_t taken = 0;
+    for (int a = 0; a < head.anchors; ++a) {
+      int best = -1;
+      for (int t = 0; t < kPageLen; ++t) {
+        if (!(taken >> t & 1) && (best < 0 || sh->score[t] > sh->score[best])) best = t;
+      }
+      taken |= uint64_t{1} << best;
+    }
+    int a = 0;
+    for (int t = 0; t < kPageLen; ++t) {
+      if (taken >> t & 1) sh->chosen[a++] = t;
+    }
+  }
+  __syncthreads();
+  const int row_bytes = kDim * head.anchor_bits / 8;
+  for (int task = warp; task < 2 * head.anchors; task += kWarps) {
+    const int a = task / 2, token = sh->chosen[a];
+    const Side which = task % 2 == 0 ? Side::kK : Side::kV;
+    const uint16_t scale = StoreAnchorRow<kDim>(
+        head, which, open, *sh, token, record + head.sides[task % 2].anchors + a * row_bytes, lane);
+    if (lane != 0) continue;
+    if (which == Side::kK) info[3 * a] = static_cast<uint16_t>(token);
+    info[3 * a + 1 + task % 2] = scale;
+  }
+}
+
+// ---- The kernel ---------------------------------------------------------------------------------
+
 template <int kDim>
 __global__ void __launch_bounds__(32 * kWarps)
     AppendKernel(const __grid_constant__ AppendParams p) {
@@ -210,8 +432,10 @@ __global__ void __launch_bounds__(32 * kWarps)
         (static_cast<int64_t>(blockIdx.x) * p.num_tokens + p.num_tokens - n + task / 2) *
             p.num_kv_heads +
         blockIdx.y;
-    AppendRow<kDim>(p, head.sides[task % 2], which, task % 2 == 0 ? p.k : p.v, from * kDim,
-                    position % kPageLen, open_part(position / kPageLen), lane);
+    const bool centred = which == Side::kK && head.center >= 0;
+    AppendRow<kDim>(p, head.sides[task % 2], centred ? p.centers + head.center * kDim : nullptr,
+                    which, task % 2 == 0 ? p.k : p.v, from * kDim, position,
+                    open_part(position / kPageLen), lane);
   }
   const int last = (length - 1) / kPageLen;
   const int before = length - n > 0 ? (length - n - 1) / kPageLen : -1;
@@ -229,7 +453,7 @@ __global__ void __launch_bounds__(32 * kWarps)
     __syncthreads();
     if (warp == 0) {
       uint16_t base, norm;
-      StoreScales<kDim>(p, side, record, sh, lane, &base, &norm);
+      StoreScales<kDim>(p, side, which, record, &sh, lane, &base, &norm);
       if (lane == 0) bases[s] = base, bound = norm;
     }
     const int words = kDim * side.bits / 16;  // of a lane
@@ -239,9 +463,13 @@ __global__ void __launch_bounds__(32 * kWarps)
     }
     __syncthreads();
   }
+  auto* const info = reinterpret_cast<RecordSideInfo*>(
+      p.side_infos + static_cast<uint64_t>(slot) * p.side_stride + head.side_offset);
+  if (head.anchors > 0) {
+    SealAnchorRows<kDim>(p, head, open, block, record, reinterpret_cast<uint16_t*>(info + 1), &sh,
+                         warp, lane);
+  }
   if (threadIdx.x == 0) {
-    auto* const info = reinterpret_cast<RecordSideInfo*>(
-        p.side_infos + static_cast<uint64_t>(slot) * p.side_stride + head.side_offset);
     info->k_base = bases[0];
     info->v_base = bases[1];
     info->v_bound = bound;

@@ -1,4 +1,4 @@
-// What the append kernel of a CUDA device reads: plain data, filled by device_cache.cc.
+// What the append kernel of a CUDA device reads: plain data, filled by append_tables.cc.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,39 @@ namespace tq {
 
 // One side of one KV head: how a row is rotated and what its codes are.
 struct AppendSide {
-  uint32_t open_values = 0, open_scales = 0;  // in the head's open part
-  uint32_t codes = 0, scales = 0;             // in the head's record
-  uint32_t signs[8] = {};                     // bit c % 32 of word c / 32: channel c is negated
+  uint32_t open_values = 0, open_scales = 0;    // in the head's open part
+  uint32_t codes = 0, scales = 0, anchors = 0;  // in the head's record
+  uint32_t signs[8] = {};                       // bit c % 32 of word c / 32: channel c is negated
   int32_t bits = 0, num_levels = 0;
   uint32_t in_place = 0;  // order of 2-bit codes
+  uint32_t unbiased = 0;  // gain: |x|^2 / <x, x^>, else |x| / |x^|
   float thresholds[15] = {};
   int8_t levels[16] = {};
 };
 
+// Centre of one channel: cos_part * cos + sin_part * sin of its angle is taken off.
+struct AppendCenter {
+  float cos_part = 0, sin_part = 0;
+  int32_t slot = -1;  // of the centre table; -1: nothing is
+};
+
 struct AppendHead {
   uint32_t open_offset = 0, record_offset = 0, side_offset = 0;  // in the layer's part of a slot
-  AppendSide sides[2];                                           // K, V
+  int32_t center = -1;  // in AppendParams::centers; -1: none
+  // Anchors (codec/anchor.h).
+  int32_t anchors = 0, anchor_bits = 0;
+  int32_t num_probes = 0, first_probe = 0;  // floats of [num_probes][head_dim], then offsets
+  float error_weight = 0;                   // of the squared error of K
+  AppendSide sides[2];                      // K, V
+};
+
+// CenterTable (codec/center.h) in device memory.
+struct DeviceCenterTable {
+  const float* offsets = nullptr;  // [num_slots][cos, sin][64]
+  const float* starts = nullptr;   // [block][num_slots][cos, sin]
+  int32_t num_slots = 0;
+  int32_t half = 0;  // pairs that RoPE turns
+  float plain = 1;   // takes the attention scale off again
 };
 
 struct AppendParams {
@@ -37,6 +58,9 @@ struct AppendParams {
   int32_t batch = 0, num_tokens = 0, num_kv_heads = 0;
   int32_t sink_blocks = 0, recent_blocks = 0;
   const AppendHead* heads = nullptr;
+  const AppendCenter* centers = nullptr;  // [heads with a centre][head_dim]
+  const float* probes = nullptr;
+  DeviceCenterTable center_table;
   const void* k = nullptr;  // [batch][num_tokens][num_kv_heads][head_dim], after RoPE
   const void* v = nullptr;
   DeviceIo io = DeviceIo::kF32;

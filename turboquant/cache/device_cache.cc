@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "turboquant/cache/append_tables.h"
 #include "turboquant/cache/snapshot.h"
 #include "turboquant/codec/fragment_layout.h"
 #include "turboquant/codec/log8.h"
@@ -14,22 +15,6 @@ std::vector<int32_t> FreeSlots(int64_t count) {
   std::vector<int32_t> slots(static_cast<size_t>(count));
   for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<int32_t>(slots.size() - 1 - i);
   return slots;
-}
-
-AppendSide MakeSide(const Codec& codec, const CodebookTable* calibrated, const Rotation& rotation) {
-  AppendSide side;
-  side.bits = codec.bits;
-  side.in_place = IsInPlaceCodec(codec) ? 1 : 0;
-  const CodebookTable& book = BookOf(codec, calibrated);
-  side.num_levels = book.num_levels;
-  std::copy_n(book.thresholds, book.num_levels - 1, side.thresholds);
-  std::copy_n(book.levels, book.num_levels, side.levels);
-  PackSigns(rotation, side.signs);
-  return side;
-}
-
-bool CanAppend(const Codec& codec) {
-  return IsDeviceCodec(codec) && codec.gain == Gain::kNorm;
 }
 
 constexpr size_t kLog8Bytes = 256 * sizeof(float);
@@ -87,38 +72,8 @@ Result<std::unique_ptr<DeviceCache>> DeviceCache::Create(const CacheConfig& conf
   TQ_ASSIGN_OR_RETURN(cache->open_, DeviceBuffer::Allocate(total.open));
   const size_t table_ints = 2 * cache->table_entries() + static_cast<size_t>(options.max_sequences);
   TQ_ASSIGN_OR_RETURN(cache->tables_, DeviceBuffer::Allocate(table_ints * sizeof(int32_t)));
-  if (cache->CheckAppend().ok()) {
-    std::vector<AppendHead> heads;
-    for (int layer = 0; layer < config.num_layers; ++layer) {
-      for (int h = 0; h < config.num_kv_heads; ++h) {
-        const KvCache::HeadLayout& l = cache->layout(layer, h);
-        const HeadView view = cache->head(layer, h);
-        AppendHead head;
-        head.open_offset = static_cast<uint32_t>(view.open_offset);
-        head.record_offset = static_cast<uint32_t>(view.record_offset);
-        head.side_offset = static_cast<uint32_t>(view.side_offset);
-        head.sides[0] = MakeSide(l.format.k, &l.k_book, l.k_rotation);
-        head.sides[1] = MakeSide(l.format.v, &l.v_book, l.v_rotation);
-        head.sides[0].open_values = static_cast<uint32_t>(l.open.k_values);
-        head.sides[0].open_scales = static_cast<uint32_t>(l.open.k_scales);
-        head.sides[0].codes = static_cast<uint32_t>(l.record.k_codes);
-        head.sides[0].scales = static_cast<uint32_t>(l.record.k_scales);
-        head.sides[1].open_values = static_cast<uint32_t>(l.open.v_values);
-        head.sides[1].open_scales = static_cast<uint32_t>(l.open.v_scales);
-        head.sides[1].codes = static_cast<uint32_t>(l.record.v_codes);
-        head.sides[1].scales = static_cast<uint32_t>(l.record.v_scales);
-        heads.push_back(head);
-      }
-    }
-    const size_t counters = RoundUp<size_t>(heads.size() * sizeof(AppendHead), 256) + kLog8Bytes;
-    TQ_ASSIGN_OR_RETURN(cache->append_, DeviceBuffer::Allocate(counters + sizeof(WriteCounters)));
-    TQ_RETURN_IF_ERROR(cache->append_.Fill(0, stream));
-    TQ_RETURN_IF_ERROR(
-        cache->append_.Upload(heads.data(), heads.size() * sizeof(AppendHead), 0, stream));
-    TQ_RETURN_IF_ERROR(
-        cache->append_.Upload(Log8Table(), kLog8Bytes, counters - kLog8Bytes, stream));
-    TQ_RETURN_IF_ERROR(stream.Synchronize());
-  }
+  TQ_RETURN_IF_ERROR(cache->UploadCenterTable(stream));
+  if (cache->CheckAppend().ok()) TQ_RETURN_IF_ERROR(cache->UploadAppendTables(stream));
   cache->free_sealed_ = FreeSlots(options.sealed_slots);
   cache->free_open_ = FreeSlots(options.open_slots);
   cache->sequences_.resize(static_cast<size_t>(options.max_sequences));
@@ -126,6 +81,53 @@ Result<std::unique_ptr<DeviceCache>> DeviceCache::Create(const CacheConfig& conf
     TQ_RETURN_IF_ERROR(cache->Clear(s, stream));
   }
   return cache;
+}
+
+Status DeviceCache::UploadCenterTable(const DeviceStream& stream) {
+  if (schema_->center_table().empty()) return OkStatus();
+  CenterTable table(config().rope);
+  table.EnsureBlocks(table_stride_);
+  const size_t offsets = table.num_slots() * 2 * kPageLen * sizeof(float);
+  const size_t starts =
+      static_cast<size_t>(table.num_blocks()) * table.num_slots() * 2 * sizeof(float);
+  TQ_ASSIGN_OR_RETURN(center_, DeviceBuffer::Allocate(offsets + starts));
+  TQ_RETURN_IF_ERROR(center_.Upload(table.CosOffsets(0), offsets, 0, stream));
+  TQ_RETURN_IF_ERROR(center_.Upload(table.BlockStart(0), starts, offsets, stream));
+  center_table_.offsets = center_.as<const float>();
+  center_table_.starts = center_.as<const float>() + offsets / sizeof(float);
+  center_table_.num_slots = static_cast<int32_t>(table.num_slots());
+  center_table_.half = config().rope.rope_dim() / 2;
+  center_table_.plain = 1.f / table.attention_scale();
+  return stream.Synchronize();  // the source goes
+}
+
+Status DeviceCache::UploadAppendTables(const DeviceStream& stream) {
+  const AppendTables tables = MakeAppendTables(*this);
+  size_t end = 0;
+  const auto next = [&end](size_t bytes) {
+    const size_t offset = end;
+    end += RoundUp<size_t>(bytes, 256);
+    return offset;
+  };
+  const size_t head_bytes = tables.heads.size() * sizeof(AppendHead);
+  const size_t center_bytes = tables.centers.size() * sizeof(AppendCenter);
+  const size_t probe_bytes = tables.probes.size() * sizeof(float);
+  const size_t heads = next(head_bytes), centers = next(center_bytes), probes = next(probe_bytes);
+  const size_t log8 = next(kLog8Bytes), counters = next(sizeof(WriteCounters));
+  TQ_ASSIGN_OR_RETURN(append_, DeviceBuffer::Allocate(counters + sizeof(WriteCounters)));
+  TQ_RETURN_IF_ERROR(append_.Fill(0, stream));
+  TQ_RETURN_IF_ERROR(append_.Upload(tables.heads.data(), head_bytes, heads, stream));
+  TQ_RETURN_IF_ERROR(append_.Upload(tables.centers.data(), center_bytes, centers, stream));
+  TQ_RETURN_IF_ERROR(append_.Upload(tables.probes.data(), probe_bytes, probes, stream));
+  TQ_RETURN_IF_ERROR(append_.Upload(Log8Table(), kLog8Bytes, log8, stream));
+  const std::byte* const base = append_.data();
+  append_params_.heads = reinterpret_cast<const AppendHead*>(base + heads);
+  append_params_.centers = reinterpret_cast<const AppendCenter*>(base + centers);
+  append_params_.probes = reinterpret_cast<const float*>(base + probes);
+  append_params_.log8 = reinterpret_cast<const float*>(base + log8);
+  append_params_.counters = reinterpret_cast<unsigned long long*>(append_.data() + counters);
+  append_params_.center_table = center_table_;
+  return stream.Synchronize();  // the sources go
 }
 
 DeviceCache::LayerView DeviceCache::layer(int layer) const {
@@ -357,7 +359,7 @@ Status DeviceCache::CheckAppend() const {
   const bool fits =
       c.recent == RecentType::kQ8 && (c.head_dim == 64 || c.head_dim == 128 || c.head_dim == 256);
   const auto head = std::find_if(c.formats.begin(), c.formats.end(), [fits](const HeadFormat& f) {
-    return !fits || !CanAppend(f.k) || !CanAppend(f.v) || f.anchors > 0;
+    return !fits || !CanAppend(f.k) || !CanAppend(f.v);
   });
   if (head == c.formats.end()) return OkStatus();
   const auto index = head - c.formats.begin();
@@ -365,7 +367,7 @@ Status DeviceCache::CheckAppend() const {
                      index / c.num_kv_heads, ", KV head ", index % c.num_kv_heads, ") at head_dim ",
                      c.head_dim,
                      " cannot be appended on the device; supported: k<a>v<b> with a and b in 2, 3, "
-                     "4 without centre and anchors, an 8-bit window, head_dim 64, 128 and 256");
+                     "4 (Hadamard rotation, a gain), an 8-bit window, head_dim 64, 128 and 256");
 }
 
 Status DeviceCache::Reserve(int sequence, int n, const DeviceStream& stream) {
@@ -415,8 +417,7 @@ Status DeviceCache::Append(int layer, const int32_t* sequences, int batch, int n
                            " sequences to layer ", layer, " of ", config().num_layers);
   }
   const LayerView view = this->layer(layer);
-  const size_t log8 = append_.size() - sizeof(WriteCounters) - kLog8Bytes;
-  AppendParams p;
+  AppendParams p = append_params_;
   p.sealed = reinterpret_cast<uint8_t*>(view.sealed);
   p.side_infos = reinterpret_cast<uint8_t*>(view.sides);
   p.open = reinterpret_cast<uint8_t*>(view.open);
@@ -433,12 +434,10 @@ Status DeviceCache::Append(int layer, const int32_t* sequences, int batch, int n
   p.num_kv_heads = heads;
   p.sink_blocks = rule().sink_blocks;
   p.recent_blocks = rule().recent_blocks;
-  p.heads = append_.as<const AppendHead>() + static_cast<size_t>(layer) * heads;
+  p.heads += static_cast<size_t>(layer) * heads;
   p.k = k;
   p.v = v;
   p.io = io;
-  p.log8 = reinterpret_cast<const float*>(append_.data() + log8);
-  p.counters = reinterpret_cast<unsigned long long*>(append_.data() + log8 + kLog8Bytes);
   return LaunchAppend(config().head_dim, p, stream.handle());
 }
 

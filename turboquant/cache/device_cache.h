@@ -65,7 +65,7 @@ class DeviceCache {
   Status Append(int layer, const int32_t* sequences, int batch, int n, const void* k, const void* v,
                 DeviceIo io, const DeviceStream& stream) const;
   // OK when Append can write and seal every head: k<a>v<b> with 2 to 4 bits as in
-  // CheckDeviceFormat.
+  // CheckDeviceFormat, centre and anchors included.
   Status CheckAppend() const;
   // Of all appends; waits.
   Result<WriteCounters> Counters(const DeviceStream& stream) const;
@@ -93,8 +93,14 @@ class DeviceCache {
   int32_t* lengths() const { return tables_.as<int32_t>() + 2 * table_entries(); }
   int64_t table_stride() const { return table_stride_; }
 
+  // Of the centres; num_slots 0: no head has one.
+  const DeviceCenterTable& center_table() const { return center_table_; }
+
   // Device memory in all.
-  size_t bytes() const { return sealed_.size() + sides_.size() + open_.size() + tables_.size(); }
+  size_t bytes() const {
+    return sealed_.size() + sides_.size() + open_.size() + tables_.size() + center_.size() +
+           append_.size();
+  }
   // For tests and benchmarks: free slots are handed out in a random order from now on. Before that
   // they come in ascending order.
   void ShuffleFreeSlots(uint64_t seed);
@@ -118,6 +124,8 @@ class DeviceCache {
     return static_cast<size_t>(options_.max_sequences) * static_cast<size_t>(table_stride_);
   }
   Status UploadTables(int sequence, const DeviceStream& stream);
+  Status UploadCenterTable(const DeviceStream& stream);
+  Status UploadAppendTables(const DeviceStream& stream);
   Status TakeSlots(Sequence* s, int64_t length, const char* what);
 
   std::unique_ptr<KvCache> schema_;  // without sequences: layouts and the rule
@@ -126,7 +134,10 @@ class DeviceCache {
   std::vector<LayerPart> layers_;
   std::vector<HeadView> heads_;
   DeviceBuffer sealed_, sides_, open_, tables_;
-  DeviceBuffer append_;  // AppendHead [layers][heads], log8 table, counters; empty: not supported
+  DeviceBuffer center_;
+  DeviceCenterTable center_table_;
+  DeviceBuffer append_;         // what append_params_ points to; empty: not supported
+  AppendParams append_params_;  // what all layers share
   std::vector<int32_t> free_sealed_, free_open_;  // taken from the back
   std::vector<Sequence> sequences_;
 };

@@ -81,11 +81,35 @@ TEST_F(OnDevice, RunningOutOfSlotsLeavesTheSequenceEmpty) {
   EXPECT_TRUE((*device)->Import(*driver.cache, shorter, 0, *stream_).ok());
 }
 
+// Means of K, and mean queries for anchors.
+void AddCentersAndAnchors(int anchors, int anchor_bits, CacheConfig* config) {
+  config->rope.attention_scale = 1.1f;
+  uint64_t state = 17;
+  const auto random = [&](float size) {
+    std::vector<float> x(static_cast<size_t>(config->head_dim));
+    for (float& f : x) {
+      f = static_cast<float>(static_cast<int64_t>(SplitMix64(state))) * 0x1p-63f * size;
+    }
+    return x;
+  };
+  for (HeadFormat& f : config->formats) {
+    f.k = WithCenter(f.k, Center::kRopeMean);
+    f.anchors = anchors;
+    f.anchor_bits = anchor_bits;
+    config->centers.push_back(MakeHeadCenter(random(2), config->rope));
+    HeadTensors t;
+    t.queries.means = {random(2), random(1), random(3)};
+    t.queries.rms = 1.5f;
+    config->tensors.push_back(t);
+  }
+}
+
 // Few launches of every kind, for the sanitizers.
 TEST_F(OnDevice, OneTokenSealsABlock) {
   for (const int dim : {64, 128, 256}) {
     CacheConfig config = SmallConfig("k3v2");
     config.head_dim = dim;
+    AddCentersAndAnchors(2, 4, &config);
     Driver driver(config);
     const SeqId seq = driver.cache->NewSequence();
     driver.Append(seq, 256);
@@ -114,12 +138,15 @@ TEST_F(OnDevice, OneTokenSealsABlock) {
 
 // Tokens that were appended and sealed on the device have the bytes that the CPU gives them.
 TEST_F(OnDevice, AppendsAndSealsAsTheCpuDoes) {
-  for (const char* preset : {"k4v4", "k3v2", "k2v3"}) {
+  for (const char* preset : {"k4v4", "k3v2", "k2v3", "k3v2-anchor1", "k2v2-anchor4"}) {
     for (const int dim : {64, 128, 256}) {
       for (const int n : {1, 5}) {
         SCOPED_TRACE(StrCat(preset, " head_dim ", dim, ", ", n, " at a time"));
         CacheConfig config = SmallConfig(preset);
         config.head_dim = dim;
+        if (const int anchors = config.formats[0].anchors; anchors > 0) {
+          AddCentersAndAnchors(anchors, anchors == 1 ? 4 : 8, &config);
+        }
         auto cpu = *KvCache::Create(config);
         const SeqId seq = cpu->NewSequence();
         auto device = DeviceCache::Create(

@@ -76,9 +76,9 @@ AnchorScorer::AnchorScorer(const QueryStatistics& queries, const RopeFrequencies
 
 float AnchorScorer::Score(const CenterTable& rope, int64_t position, float* k) const {
   rope.Unrotate(half_, position, k);
-  float score[16 * kProbeDistances];
+  float score[kMaxScored];
   float top = -std::numeric_limits<float>::infinity();
-  const int n = std::min<int>(num_probes_, static_cast<int>(std::size(score)));
+  const int n = num_scored();
   for (int p = 0; p < n; ++p) {
     score[p] = Dot(&probes_[static_cast<size_t>(p) * head_dim_], k, head_dim_) + offsets_[p];
     top = std::max(top, score[p]);

@@ -5,6 +5,7 @@
 // agree. Nothing is masked: attention adds q . r_K to the token's score and p r_V to the output.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -35,6 +36,12 @@ class AnchorScorer {
                const HeadCenter& center, int first_distance);
   bool empty() const { return num_probes_ == 0; }
   float query_rms() const { return query_rms_; }
+  // For kernels that score on a device: [num_probes][head_dim] probes and their offsets; the first
+  // num_scored of them count.
+  int num_scored() const { return std::min(num_probes_, kMaxScored); }
+  std::span<const float> probes() const { return probes_; }
+  std::span<const float> offsets() const { return offsets_; }
+  static constexpr int kMaxScored = 96;
   // log of the expected weight of a key at `position`: k is centred and after RoPE, not rotated by
   // the codec; it is overwritten.
   float Score(const CenterTable& rope, int64_t position, float* k) const;

@@ -63,6 +63,9 @@ class CenterTable {
   void Subtract(const HeadCenter& center, int64_t position, float* k) const;
   // Undoes the RoPE of a position on the first `half` pairs of k (attention_scale stays in).
   void Unrotate(int half, int64_t position, float* k) const;
+  // For kernels on a device: [num_slots][cos, sin][64] offsets, and BlockStart of block 0.
+  size_t num_slots() const { return num_freq_ + 1; }
+  float attention_scale() const { return attention_scale_; }
   size_t bytes() const { return (offsets_.size() + starts_.size()) * sizeof(float); }
 
  private:

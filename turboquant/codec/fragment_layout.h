@@ -95,9 +95,9 @@ inline constexpr bool IsFragmentCodec(const Codec& c) {
          c.codebook != Codebook::kTrellis;
 }
 
-// What the device kernels read besides: rotated, without a centre.
+// What the device kernels read besides: rotated.
 inline constexpr bool IsDeviceCodec(const Codec& c) {
-  return IsFragmentCodec(c) && c.rotate == Rotate::kHadamard && c.center == Center::kNone;
+  return IsFragmentCodec(c) && c.rotate == Rotate::kHadamard;
 }
 
 inline constexpr bool IsInPlaceCodec(const Codec& c) {

@@ -1,0 +1,184 @@
+// What a score has besides its codes: the centre, and the residual rows of anchors. Only heads that
+// have them get here.
+#pragma once
+
+#include "turboquant/attention/decode_fragments.cuh"
+#include "turboquant/attention/decode_shared.cuh"
+
+namespace tq {
+namespace {
+
+// ---- Centre -------------------------------------------------------------------------------------
+
+// cos and sin at the first position of a block, of the lane's pairs: 2 c, 2 c + 1 and 8 more.
+struct CenterStarts {
+  float4 values[2];
+};
+
+// scores[n][2 t + h] += centre of token 16 (first_tile + t) + 8 h + r of the block; see
+// DecodeCenter. `digits`: its table. Scores have been made smaller by CenterBias.
+template <int kDim, int kTiles, int kTokenTiles>
+__device__ __forceinline__ void AddCenter(const uint4* digits, const CenterStarts& start,
+                                          const Shared<kDim, kTiles>& sh, int first_tile, int lane,
+                                          float (&scores)[kTiles][2 * kTokenTiles]) {
+  const int r = lane / 4, c = lane % 4;
+  // Digit + 128 in the low half of a float: its bytes are high digit and low digit + 128.
+  constexpr float kToDigit = kMagic + 128.f;
+  const uint32_t selector = r % 2 == 0 ? 0x0051u : 0x0040u;
+  const uint32_t flip = r % 2 == 0 ? 0u : 0x80808080u;
+  // Columns of (high, low) digits for the table's high digits, of (0, high) for its low ones: sums
+  // of equal weight meet, and those of two low digits are left out.
+  uint32_t columns[kTiles][2], high_columns[kTiles][2];
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const float4 v = *reinterpret_cast<const float4*>(sh.center_ab[4 * n + r / 2][2 * c + 8 * k]);
+      const float4 s = start.values[k];
+      const auto digit = [](float x, float cos_part, float y, float sin_part) {
+        return __float_as_uint(fmaf(x, cos_part, fmaf(y, sin_part, kToDigit)));
+      };
+      const uint32_t first =
+          __byte_perm(digit(v.x, s.x, v.y, s.y), digit(v.y, s.x, -v.x, s.y), selector);
+      const uint32_t second =
+          __byte_perm(digit(v.z, s.z, v.w, s.w), digit(v.w, s.z, -v.z, s.w), selector);
+      columns[n][k] = __byte_perm(first, second, 0x5410) ^ flip;
+      const uint32_t other = __shfl_xor_sync(kAllLanes, columns[n][k], 4);
+      high_columns[n][k] = r % 2 == 0 ? 0u : other;
+    }
+  }
+  const int magic[4] = {kMagicBits, kMagicBits, kMagicBits, kMagicBits};
+#pragma unroll
+  for (int t = 0; t < kTokenTiles; ++t) {
+    const uint4 high = digits[((first_tile + t) * 2) * 32 + lane];
+    const uint4 low = digits[((first_tile + t) * 2 + 1) * 32 + lane];
+    const uint32_t a[2][4] = {{high.x, high.y, high.z, high.w}, {low.x, low.y, low.z, low.w}};
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      int sums[4];
+      ptx::MmaS8S8(sums, a[0], columns[n][0], columns[n][1], magic);
+      ptx::MmaS8S8(sums, a[1], high_columns[n][0], high_columns[n][1], sums);
+      const float scale = sh.center_scale[4 * n + c];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float& score = scores[n][2 * t + h];
+        score = fmaf(__int_as_float(sums[2 * h + 1]), scale, score);
+        score = fmaf(__int_as_float(sums[2 * h]) - kMagic, 256.f * scale, score);
+      }
+    }
+  }
+}
+// What AddCenter adds too much.
+template <int kDim, int kTiles>
+__device__ __forceinline__ float CenterBias(const Shared<kDim, kTiles>& sh, int n, int lane) {
+  return kMagic * sh.center_scale[4 * n + lane % 4];
+}
+
+// ---- Anchors ------------------------------------------------------------------------------------
+
+// Numbers of the page's AnchorInfo, one a lane; see codec/record_layout.h.
+struct Anchor {
+  int token;
+  float k_scale, v_scale;
+};
+__device__ __forceinline__ Anchor AnchorAt(uint32_t infos, int i) {
+  Anchor a;
+  a.token = static_cast<int>(__shfl_sync(kAllLanes, infos, 3 * i));
+  a.k_scale = __uint_as_float(__shfl_sync(kAllLanes, infos, 3 * i + 1) << 16);
+  a.v_scale = __uint_as_float(__shfl_sync(kAllLanes, infos, 3 * i + 2) << 16);
+  return a;
+}
+
+// Levels of channels 4 q .. 4 q + 3 of a residual row, as bytes.
+__device__ __forceinline__ uint32_t AnchorLevels(const uint8_t* row, int bits, int q) {
+  if (bits == 8) return *reinterpret_cast<const uint32_t*>(row + 4 * q);
+  const uint32_t codes = *reinterpret_cast<const uint16_t*>(row + 2 * q);
+  const uint32_t pairs = (codes | codes << 8) & 0x00ff00ffu;
+  const uint32_t bytes = (pairs | pairs << 4) & 0x0f0f0f0fu;
+  return ((bytes | 0x80808080u) - 0x08080808u) ^ 0x80808080u;  // less 8
+}
+
+// scores of the anchor's token += query x residual of K. Scores are whole: scales are in them.
+template <int kDim, int kTiles>
+__device__ __forceinline__ void AddKeyAnchor(const Shared<kDim, kTiles>& sh, const uint8_t* row,
+                                             int bits, const Anchor& anchor, int lane,
+                                             float (&scores)[kTiles][8]) {
+  constexpr int kWords =
+      kDim / 32;  // of a lane: an eighth of the channels, of the row that it owns
+  const int r = lane / 4, c = lane % 4;
+  const int first = (r ^ 2 * c) * kWords;  // so that lanes of four rows use different banks
+  int high[kTiles] = {}, low[kTiles] = {};
+#pragma unroll
+  for (int w = 0; w < kWords; ++w) {
+    const uint32_t levels = AnchorLevels(row, bits, first + w);
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      const auto* const digits = reinterpret_cast<const int*>(sh.row_digits[4 * n + c]);
+      high[n] = __dp4a(static_cast<int>(levels), digits[first + w], high[n]);
+      low[n] = __dp4a(static_cast<int>(levels), digits[kDim / 4 + first + w], low[n]);
+    }
+  }
+  const int index = anchor.token / 16 * 2 + anchor.token / 8 % 2;
+  const bool mine = r == anchor.token % 8;
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+    const float sum = static_cast<float>(RowSum(high[n] * 256 + low[n]));
+    const float add = sum * (sh.row_scale[4 * n + c] * anchor.k_scale);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (mine && i == index) scores[n][i] += add;
+    }
+  }
+}
+
+// o += weight of the anchor's token x residual of V. `top`, `factor`: of the page's softmax step.
+template <int kDim, int kTiles>
+__device__ __forceinline__ void AddValueAnchor(const uint8_t* row, int bits, const Anchor& anchor,
+                                               int lane, const float (&scores)[kTiles][8],
+                                               const float (&top)[kTiles],
+                                               const float (&factor)[kTiles],
+                                               State<kDim, kTiles>* state) {
+  const int r = lane / 4, c = lane % 4;
+  const int index = anchor.token / 16 * 2 + anchor.token / 8 % 2;
+  float weight[kTiles];
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+    float score = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) score = i == index ? scores[n][i] : score;
+    score = __shfl_sync(kAllLanes, score, anchor.token % 8 * 4 + c);
+    weight[n] = ptx::Exp2(score - top[n]) * factor[n] * anchor.v_scale;
+  }
+  if (bits == 8) {
+#pragma unroll
+    for (int i = 0; i < kDim / 8; ++i) {
+      // Byte + 128 behind 2^23.
+      const float level =
+          __uint_as_float((row[8 * i + r] ^ 0x80u) | 0x4B000000u) - (kTwo23 + 128.f);
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        state->o[n][i / 2][i % 2] = fmaf(weight[n], level, state->o[n][i / 2][i % 2]);
+      }
+    }
+    return;
+  }
+  // A word has the codes of 8 channels, one for each r. 1 + code / 16 as a float; level = code - 8.
+#pragma unroll
+  for (int i = 0; i < kDim / 8; i += 4) {
+    const uint4 v = *reinterpret_cast<const uint4*>(row + 4 * i);
+    const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const uint32_t turned = __funnelshift_l(words[k], words[k], 19 - 4 * r & 31);
+      const float level = __uint_as_float((turned & 0x00780000u) | 0x3F800000u) - 1.5f;
+      const int m = (i + k) / 2, h = (i + k) % 2;
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        state->o[n][m][h] = fmaf(16.f * weight[n], level, state->o[n][m][h]);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tq

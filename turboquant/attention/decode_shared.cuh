@@ -1,0 +1,43 @@
+// The shared memory of a thread block; behind it lie the index of the heads and the rings.
+#pragma once
+
+#include "turboquant/attention/decode_units.cuh"
+
+namespace tq {
+namespace {
+
+template <int kDim, int kTiles>
+struct alignas(16) Shared {
+  static constexpr int kRows = 4 * kTiles;
+  // Digits of the queries, high and low: for codes, and at 16 bits for 8-bit rows.
+  int8_t code_digits[kRows][2][kDim];
+  int8_t row_digits[kRows][2][kDim];
+  float code_scale[kRows], row_scale[kRows];
+  float code_offset[kRows];
+  // Centre: a and b of each pair (DecodeCenter) in digits, and what a product of digits is worth.
+  float center_ab[kRows][kDecodePairs][2];
+  float center_scale[kRows];
+  float m[kDecodeWarps][kRows], l[kDecodeWarps][kRows];
+  float scales[kDecodeWarps][2][kPageLen];  // K, V of the page at hand
+  float log8[256];                          // Log8Table
+  int start[4];                             // SumStart
+  bool is_last, has_more;
+  Ranges ranges;
+  Unit unit;                  // at hand
+  int first_part, num_parts;  // of the unit
+  DecodeHead head;
+};
+// A warp's state in its ring, padded so that lanes write without conflicts.
+template <int kDim>
+constexpr int kStateStride = kDim + 8;
+
+// Behind the index: the table of the head's centre (DecodeCenter::digits), where there is room.
+template <int kDim, int kTiles>
+__host__ __device__ size_t CenterOffset(int num_kv_heads) {
+  return RoundUp<size_t>(
+      RoundUp<size_t>(sizeof(Shared<kDim, kTiles>), 16) + num_kv_heads * sizeof(DecodeHeadIndex),
+      128);
+}
+
+}  // namespace
+}  // namespace tq
