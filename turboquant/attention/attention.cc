@@ -117,12 +117,16 @@ class TileHead {
     }
     const TileHead& any = heads[0];
     const int64_t end = std::min((range + 1) * kRangeBlocks, any.tile_.block + 1);
-    for (int64_t block = std::max(range * kRangeBlocks, any.first_block_); block < end; ++block) {
+    int64_t block = std::max(range * kRangeBlocks, any.first_block_);
+    if (block >= end) return;
+    for (BlockMemory here = any.MemoryOf(block); block < end; ++block) {
+      const BlockMemory next = any.MemoryOf(block + 1);
       for (size_t h = 0; h < heads.size(); ++h) {
         const bool last = h + 1 == heads.size();
-        heads[h].RunBlock(block, heads[last ? 0 : h + 1], last ? block + 1 : block, state_of(h),
+        heads[h].RunBlock(block, here, heads[last ? 0 : h + 1], last ? next : here, state_of(h),
                           scratch);
       }
+      here = next;
     }
   }
 
@@ -151,9 +155,23 @@ class TileHead {
   }
 
  private:
+  // Where a block of this layer lies; all heads have theirs in one slot.
+  struct BlockMemory {
+    const std::byte* slot = nullptr;
+    bool is_sealed = false;
+  };
+  // Empty for a block behind the tile's.
+  BlockMemory MemoryOf(int64_t block) const {
+    if (block > tile_.block) return {};
+    const SeqId seq = tile_.item->seq;
+    if (layout_->window > 0) return {cache_->WindowSlot(seq, block), false};
+    if (cache_->rule().ReadsOpen(block, tile_.block)) return {cache_->OpenSlot(seq, block), false};
+    return {cache_->SealedSlot(seq, block), true};
+  }
+
   // One block, while the record of another head or block is fetched.
-  void RunBlock(int64_t block, const TileHead& next, int64_t next_block, SoftmaxState state,
-                BlockScratch* scratch) const {
+  void RunBlock(int64_t block, const BlockMemory& memory, const TileHead& next,
+                const BlockMemory& next_memory, SoftmaxState state, BlockScratch* scratch) const {
     BlockArgs args;
     args.rows = &rows_;
     args.use_vnni = UseVnni();
@@ -165,24 +183,19 @@ class TileHead {
       FillFirstVisible(block, &scratch->first_visible);
       args.first_visible = scratch->first_visible.data();
     }
-    FillSides(block, &args);
-    next.FillAhead(next_block, &args);
+    FillSides(memory, &args);
+    next.FillAhead(next_memory, &args);
     UseReferenceKernels() ? AttendBlockRef(args, state, scratch)
                           : AttendBlockSimd(args, state, scratch);
   }
 
   // The record that will be read next, for the kernel to fetch: records are too short for the
   // hardware to notice that they are read whole.
-  void FillAhead(int64_t block, BlockArgs* args) const {
-    if (block > tile_.block || layout_->window > 0 ||
-        cache_->rule().ReadsOpen(block, tile_.block)) {
-      return;
-    }
-    const std::byte* slot = cache_->SealedSlot(tile_.item->seq, block);
-    if (slot == nullptr) return;
-    args->ahead = slot + layout_->record_offset;
+  void FillAhead(const BlockMemory& memory, BlockArgs* args) const {
+    if (!memory.is_sealed || memory.slot == nullptr) return;
+    args->ahead = memory.slot + layout_->record_offset;
     args->ahead_bytes = layout_->record.bytes;
-    args->ahead_info = slot + layout_->side_offset;
+    args->ahead_info = memory.slot + layout_->side_offset;
   }
 
   // Of a block where some window begins.
@@ -196,12 +209,10 @@ class TileHead {
     }
   }
 
-  void FillSides(int64_t block, BlockArgs* args) const {
+  void FillSides(const BlockMemory& memory, BlockArgs* args) const {
     const KvCache::HeadLayout& l = *layout_;
-    if (l.window > 0 || cache_->rule().ReadsOpen(block, tile_.block)) {
-      const std::byte* slot = (l.window > 0 ? cache_->WindowSlot(tile_.item->seq, block)
-                                            : cache_->OpenSlot(tile_.item->seq, block)) +
-                              l.open_offset;
+    if (!memory.is_sealed) {
+      const std::byte* slot = memory.slot + l.open_offset;
       const auto side = [&](ValueType type, size_t values, size_t scales) {
         BlockSide s;
         s.type = type;
@@ -214,7 +225,7 @@ class TileHead {
       args->v = side(l.open.v_type, l.open.v_values, l.open.v_scales);
       return;
     }
-    const std::byte* slot = cache_->SealedSlot(tile_.item->seq, block);
+    const std::byte* slot = memory.slot;
     const auto* record = reinterpret_cast<const uint8_t*>(slot + l.record_offset);
     const auto* info = reinterpret_cast<const RecordSideInfo*>(slot + l.side_offset);
     const auto side = [&](const Codec& codec, const CodebookTable& calibrated, size_t codes,

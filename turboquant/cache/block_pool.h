@@ -6,7 +6,6 @@
 #include <memory>
 #include <vector>
 
-#include "turboquant/base/aligned.h"
 #include "turboquant/base/status.h"
 
 namespace tq {
@@ -14,12 +13,15 @@ namespace tq {
 using SlotId = int32_t;
 inline constexpr SlotId kNoSlot = -1;
 
-// Slots are allocated when first needed and given back to the system when the last reference goes,
-// so what is used is what is allocated. Not thread-safe.
+// Slots take memory when first needed and give it back to the system when the last reference goes,
+// so what is used is what is allocated, but for the edges of pages. They lie side by side:
+// attention reads all of them for every token, and from pages of 4 KiB each record would cost a
+// miss of the translation buffer. Whole stretches of kLargePage are moved into large pages as they
+// fill, so that none is ever part empty. Not thread-safe.
 class BlockPool {
  public:
   BlockPool() = default;
-  explicit BlockPool(size_t slot_bytes) : slot_bytes_(slot_bytes) {}
+  explicit BlockPool(size_t slot_bytes);
 
   // A zeroed slot with one reference; kNoSlot when the system has no memory left.
   SlotId Allocate();
@@ -27,8 +29,9 @@ class BlockPool {
   // Frees the slot with its last reference.
   void Release(SlotId id);
 
-  std::byte* data(SlotId id) { return slots_[id].memory.data(); }
-  const std::byte* data(SlotId id) const { return slots_[id].memory.data(); }
+  // Aligned to a cache line.
+  std::byte* data(SlotId id) { return slots_[id].data; }
+  const std::byte* data(SlotId id) const { return slots_[id].data; }
   int refs(SlotId id) const { return slots_[id].refs; }
   // A number that no other life of this or any slot had: tells a reused id from the old one.
   uint64_t generation(SlotId id) const { return slots_[id].generation; }
@@ -50,12 +53,20 @@ class BlockPool {
 
  private:
   struct Slot {
-    AlignedBuffer<std::byte> memory;
+    std::byte* data = nullptr;  // in a chunk, for the life of the pool
     int refs = 0;
     uint64_t generation = 0;
     Twin twin;
   };
+  // The memory of a new slot; nullptr when there is none.
+  std::byte* NextInChunk();
+
   size_t slot_bytes_ = 0;
+  size_t stride_ = 0;       // of slots in a chunk
+  size_t chunk_bytes_ = 0;  // of address space, taken as it is touched
+  size_t chunk_used_ = 0;   // of the last chunk
+  size_t gathered_ = 0;     // of the last chunk, in large pages
+  std::vector<std::shared_ptr<std::byte>> chunks_;
   std::vector<Slot> slots_;
   std::vector<SlotId> free_;
   int64_t used_ = 0;

@@ -1,6 +1,5 @@
 #include "turboquant/codec/pack.h"
 
-#include <algorithm>
 
 #include "turboquant/base/isa.h"
 
@@ -60,12 +59,6 @@ void UnpackCodesRef(int bits, const uint8_t* packed, int num_cells, const uint8_
       if (planes.high > 0) code |= plane(high, planes.high, cell, i) << planes.low;
       out[cell * 64 + i] = table[code];
     }
-  }
-}
-
-void LevelTable(const CodebookTable& book, int offset, uint8_t* table) {
-  for (int i = 0; i < std::max(16, book.num_levels); ++i) {
-    table[i] = static_cast<uint8_t>(book.levels[i] + offset);
   }
 }
 

@@ -20,7 +20,9 @@ void UnpackCodesRef(int bits, const uint8_t* packed, int num_cells, const uint8_
 void UnpackCodesSimd(int bits, const uint8_t* packed, int num_cells, const uint8_t* table,
                      uint8_t* out);
 
-// table[code] = level + offset as a byte; the rest, up to 16 entries, is filled with the last.
-void LevelTable(const CodebookTable& book, int offset, uint8_t* table);
+// table[code] = level + offset as a byte, of kMaxLevels entries; the rest is filled with the last.
+inline void LevelTable(const CodebookTable& book, int offset, uint8_t* table) {
+  for (int i = 0; i < kMaxLevels; ++i) table[i] = static_cast<uint8_t>(book.levels[i] + offset);
+}
 
 }  // namespace tq
