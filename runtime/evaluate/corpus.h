@@ -4,7 +4,7 @@
 //   ReadCorpus ▶ Corpus (items of both parts, report) ▶ CorpusEncoder ▶ PackWindows
 //
 // Memory is bounded whatever the size of the input: a sample is kept while reading. The same files,
-// options and seed give the same corpus, in whatever order requests are logged.
+// options and seed give the same corpus.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,13 @@
 #include <string>
 #include <vector>
 
+#include "runtime/evaluate/redactor.h"
 #include "runtime/tokenizer/chat_template.h"
 #include "runtime/tokenizer/tokenizer.h"
 #include "turboquant/base/sinks.h"
 #include "turboquant/base/status.h"
 
 namespace tq {
-
-// A regular expression (PCRE2, UTF-8) and what its matches become; "$1" is its first group.
-struct Redaction {
-  std::string pattern;
-  std::string replacement = "[redacted]";
-};
 
 struct CorpusOptions {
   // JSON lines (OpenAI chat or completion bodies, or envelopes with request and response), texts,
@@ -65,8 +60,10 @@ struct CorpusPart {
 
 // What was read, what of it is used, and why the rest is not.
 struct CorpusReport {
-  std::vector<std::string> sources;  // files, sorted
-  int64_t lines = 0, files = 0, bytes = 0;
+  std::vector<std::string> sources;  // files, those of folders sorted
+  int64_t lines = 0;                 // of logs, empty ones aside
+  int64_t texts = 0;                 // files of text
+  int64_t bytes = 0;                 // unpacked
   struct Skipped {
     std::string reason;  // never holds text of the input
     int64_t count = 0;
@@ -88,8 +85,8 @@ struct Corpus {
   CorpusReport report;
 };
 
-// kNotFound: a path; kInvalidArgument: an expression, an option; kDataLoss: nothing usable is left
-// (with counts and reasons), a damaged archive; kCancelled.
+// Lines and files that cannot be used are skipped and counted. kNotFound: a path; kInvalidArgument:
+// an expression, an option; kDataLoss: nothing usable is left, with counts and reasons; kCancelled.
 Result<Corpus> ReadCorpus(const CorpusOptions& options);
 
 // The tokens of one item as a server would see them.
@@ -97,6 +94,7 @@ struct TokenSequence {
   std::vector<TokenId> tokens;
   size_t prompt_len = 0;  // from here on the recorded answer, if there is one
   bool is_text = false;   // may be cut into several windows; requests keep their beginning
+  bool has_bos = false;   // every window of it begins with tokens[0]
 };
 
 class CorpusEncoder {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "runtime/formats/gguf.h"
-#include "runtime/formats/json_object.h"
+#include "turboquant/base/json_object.h"
 
 namespace tq {
 

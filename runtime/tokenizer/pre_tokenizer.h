@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/tokenizer/regex.h"
 #include "turboquant/base/status.h"
 
 namespace tq {
@@ -18,7 +19,6 @@ class PreTokenizer {
   // Cuts with these expressions, one after the other. kUnsupported: one that is not understood.
   static Result<std::unique_ptr<PreTokenizer>> FromRegex(
       const std::vector<std::string>& expressions);
-  ~PreTokenizer();
 
   // Appends the pieces of `text`, valid UTF-8, in order; together they are the whole text.
   // May be called from several threads.
@@ -32,9 +32,8 @@ class PreTokenizer {
   bool nfc() const { return nfc_; }
 
  private:
-  class Pattern;
   PreTokenizer() = default;
-  std::vector<std::unique_ptr<Pattern>> stages_;  // each cuts the pieces of the one before
+  std::vector<Regex> stages_;  // each cuts the pieces of the one before
   bool ignore_merges_ = false;
   bool add_bos_ = false;
   bool nfc_ = false;

@@ -3,101 +3,20 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <nlohmann/json.hpp>
 #include <unordered_set>
 #include <utility>
 
 #include "turboquant/base/numeric.h"
+#include "turboquant/plan/request_log.h"
 
 namespace tq {
 namespace {
 
-using Json = nlohmann::json;
-
 // Prefixes are compared at multiples of this many bytes: about 16 tokens.
 constexpr size_t kPrefixStep = 64;
-constexpr int64_t kMaxTokens = int64_t{1} << 30;
 
-// A value as a message shows it. Containers are named only: they may be deep.
-std::string Show(const Json& value) {
-  return value.is_structured() ? std::string(value.type_name()) : value.dump().substr(0, 40);
-}
-
-const Json* Find(const Json& object, std::initializer_list<const char*> path) {
-  const Json* at = &object;
-  for (const char* key : path) {
-    if (!at->is_object()) return nullptr;
-    const auto it = at->find(key);
-    if (it == at->end() || it->is_null()) return nullptr;
-    at = &*it;
-  }
-  return at;
-}
-
-const Json* FirstOf(const Json& object,
-                    std::initializer_list<std::initializer_list<const char*>> paths) {
-  for (const auto& path : paths) {
-    if (const Json* found = Find(object, path)) return found;
-  }
-  return nullptr;
-}
-
-Result<int64_t> Tokens(const Json& value, const char* field) {
-  if (!value.is_number_integer()) {
-    return InvalidArgument("field '", field, "' is ", Show(value), "; a whole number was expected");
-  }
-  const bool huge = value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{kMaxTokens};
-  const int64_t n = huge ? kMaxTokens + 1 : value.get<int64_t>();
-  if (n < 0 || n > kMaxTokens) {
-    return InvalidArgument("field '", field, "' = ", Show(value), "; expected 0 to ", kMaxTokens);
-  }
-  return n;
-}
-
-// "2026-11-30T12:00:00.5Z" as seconds since 1970; a number above 1e11 counts milliseconds.
-Result<double> Seconds(const Json& value, const char* field) {
-  if (value.is_number()) {
-    const double n = value.get<double>();
-    if (!(n >= 0 && n < 1e15)) {
-      return InvalidArgument("field '", field, "' = ", Show(value), " is no time");
-    }
-    return n > 1e11 ? n / 1000 : n;
-  }
-  int year = 0, month = 0, day = 0, hour = 0, minute = 0;
-  double second = 0;
-  const std::string text = value.is_string() ? value.get<std::string>() : "";
-  if (std::sscanf(text.c_str(), "%4d-%2d-%2d%*1[T ]%2d:%2d:%lf", &year, &month, &day, &hour,
-                  &minute, &second) != 6 ||
-      year < 1970 || month < 1 || month > 12 || day < 1 || day > 31 || hour > 23 || minute > 59 ||
-      !(second >= 0 && second < 61)) {
-    return InvalidArgument("field '", field, "' is ", Show(value),
-                           "; expected seconds or \"2026-11-30T12:00:00Z\"");
-  }
-  // Days since 1970-01-01 of the Gregorian calendar, with years that begin in March.
-  const int64_t y = month <= 2 ? year - 1 : year;
-  const int64_t day_of_year = (153 * (month + (month > 2 ? -3 : 9)) + 2) / 5 + day - 1;
-  const int64_t days = 365 * y + y / 4 - y / 100 + y / 400 + day_of_year - 719468;
-  return static_cast<double>((days * 24 + hour) * 60 + minute) * 60 + second;
-}
-
-// The text of a message's content: a string, or parts of which only text counts.
-std::string ContentText(const Json& content) {
-  if (content.is_string()) return content.get<std::string>();
-  std::string out;
-  if (!content.is_array()) return out;
-  for (const Json& part : content) {
-    const Json* text = Find(part, {"text"});
-    if (text != nullptr && text->is_string()) out += text->get<std::string>();
-  }
-  return out;
-}
-
-std::string MessageText(const Json& message) {
-  const Json* role = Find(message, {"role"});
-  const Json* content = Find(message, {"content"});
-  return (role != nullptr && role->is_string() ? role->get<std::string>() : "") + "\x1f" +
-         (content != nullptr ? ContentText(*content) : "") + "\x1e";
+std::string MessageText(const LoggedMessage& message) {
+  return message.role + "\x1f" + message.content + "\x1e";
 }
 
 // Texts that were read or written before, as hashes of their prefixes.
@@ -126,46 +45,17 @@ struct Missing {
   size_t completion = 0, arrival = 0, text = 0;
 };
 
-Result<TrafficRequest> ReadRequest(const Json& line, const TokenCounter& count, SeenPrefixes* seen,
-                                   Missing* missing, std::string* longest) {
-  if (!line.is_object()) return InvalidArgument("a JSON object was expected");
+Result<TrafficRequest> ReadRequest(const LoggedRequest& logged, const TokenCounter& count,
+                                   SeenPrefixes* seen, Missing* missing, std::string* longest) {
   TrafficRequest r;
-  std::string prompt, answer;
-  if (const Json* messages = FirstOf(line, {{"messages"},
-                                            {"body", "messages"},
-                                            {"request", "messages"},
-                                            {"request", "body", "messages"}})) {
-    if (!messages->is_array()) return InvalidArgument("field 'messages' is no array");
-    for (const Json& m : *messages) prompt += MessageText(m);
-  } else if (const Json* text =
-                 FirstOf(line, {{"prompt"}, {"body", "prompt"}, {"request", "prompt"}})) {
-    if (!text->is_string()) return InvalidArgument("field 'prompt' is no string");
-    prompt = text->get<std::string>();
+  std::string prompt = logged.prompt, answer;
+  for (const LoggedMessage& m : logged.messages) prompt += MessageText(m);
+  if (logged.answer) {
+    const LoggedMessage& said = logged.answer->message;
+    answer = logged.is_chat ? MessageText(said) : said.content;
   }
-  for (const Json* choices :
-       {FirstOf(line, {{"choices"}, {"response", "choices"}, {"response", "body", "choices"}})}) {
-    if (choices == nullptr || !choices->is_array() || choices->empty()) continue;
-    if (const Json* message = Find(choices->front(), {"message"})) {
-      answer = MessageText(*message);
-    } else if (const Json* text = Find(choices->front(), {"text"}); text && text->is_string()) {
-      answer = text->get<std::string>();
-    }
-  }
-  const Json* prompt_tokens = FirstOf(line, {{"prompt_tokens"},
-                                             {"input_tokens"},
-                                             {"usage", "prompt_tokens"},
-                                             {"usage", "input_tokens"},
-                                             {"response", "usage", "prompt_tokens"},
-                                             {"response", "body", "usage", "prompt_tokens"}});
-  const Json* completion_tokens =
-      FirstOf(line, {{"completion_tokens"},
-                     {"output_tokens"},
-                     {"usage", "completion_tokens"},
-                     {"usage", "output_tokens"},
-                     {"response", "usage", "completion_tokens"},
-                     {"response", "body", "usage", "completion_tokens"}});
-  if (prompt_tokens != nullptr) {
-    TQ_ASSIGN_OR_RETURN(r.prompt_tokens, Tokens(*prompt_tokens, "prompt_tokens"));
+  if (logged.prompt_tokens) {
+    r.prompt_tokens = *logged.prompt_tokens;
   } else if (prompt.empty()) {
     return InvalidArgument("field 'prompt_tokens', 'messages' or 'prompt' is missing");
   } else if (!count) {
@@ -176,26 +66,16 @@ Result<TrafficRequest> ReadRequest(const Json& line, const TokenCounter& count, 
   } else {
     r.prompt_tokens = count(prompt);
   }
-  if (completion_tokens != nullptr) {
-    TQ_ASSIGN_OR_RETURN(r.completion_tokens, Tokens(*completion_tokens, "completion_tokens"));
+  if (logged.completion_tokens) {
+    r.completion_tokens = *logged.completion_tokens;
   } else if (!answer.empty() && count) {
     r.completion_tokens = count(answer);
   } else {
     ++missing->completion;
   }
-  if (const Json* time = FirstOf(line, {{"time"},
-                                        {"timestamp"},
-                                        {"arrival"},
-                                        {"created"},
-                                        {"response", "created"},
-                                        {"response", "body", "created"}})) {
-    TQ_ASSIGN_OR_RETURN(r.arrival, Seconds(*time, "time"));
-  } else {
-    ++missing->arrival;
-  }
-  if (const Json* duration = FirstOf(line, {{"duration"}, {"latency"}})) {
-    TQ_ASSIGN_OR_RETURN(r.duration, Seconds(*duration, "duration"));
-  }
+  r.arrival = logged.arrival;
+  r.duration = logged.duration;
+  missing->arrival += !r.arrival;
   if (prompt.empty()) {
     ++missing->text;
     return r;
@@ -222,11 +102,11 @@ Result<Traffic> ReadTraffic(std::string_view jsonl, const std::string& name,
     jsonl.remove_prefix(std::min(end + 1, jsonl.size()));
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const Json json = Json::parse(line, nullptr, false);
     const std::string where = StrCat("'", name, "', line ", number);
-    if (json.is_discarded()) return DataLoss(where, ": it is not JSON");
+    const Result<LoggedRequest> logged = ParseLogLine(line);
+    if (!logged.ok()) return logged.status().WithContext(where);
     Result<TrafficRequest> request =
-        ReadRequest(json, count, &seen, &missing, &traffic.longest_text);
+        ReadRequest(*logged, count, &seen, &missing, &traffic.longest_text);
     if (!request.ok()) return request.status().WithContext(where);
     traffic.requests.push_back(*std::move(request));
   }

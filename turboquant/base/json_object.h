@@ -6,26 +6,35 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "turboquant/base/status.h"
 
 namespace tq {
 
-// The object in `text`. kDataLoss: it is no JSON object, or one that nests so deeply that copying
-// it would overflow the stack.
-inline Result<nlohmann::json> ParseJsonObject(const std::string& text, const std::string& name) {
-  constexpr int kMaxDepth = 100;
+// JSON that nests more than this is refused when it is parsed: values are copied by recursion.
+inline constexpr int kMaxJsonDepth = 100;
+
+// Any JSON value in `text`. kDataLoss: it is none, or nests too deeply; `name` in quotes.
+template <typename Json = nlohmann::json>
+Result<Json> ParseJson(std::string_view text, const std::string& name) {
   bool too_deep = false;
-  const auto keep = [&](int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
-    too_deep |= depth > kMaxDepth;
+  const auto keep = [&](int depth, typename Json::parse_event_t, const Json&) {
+    too_deep |= depth > kMaxJsonDepth;
     return !too_deep;
   };
-  nlohmann::json json = nlohmann::json::parse(text, keep, /*allow_exceptions=*/false);
-  if (too_deep) return DataLoss("'", name, "' nests more than ", kMaxDepth, " deep");
-  if (json.is_discarded() || !json.is_object()) {
-    return DataLoss("'", name, "' is not a JSON object (", text.size(), " bytes)");
-  }
+  Json json = Json::parse(text, keep, /*allow_exceptions=*/false);
+  if (too_deep) return DataLoss("'", name, "' nests more than ", kMaxJsonDepth, " deep");
+  if (json.is_discarded()) return DataLoss("'", name, "' is not JSON (", text.size(), " bytes)");
   return json;
+}
+
+// The object in `text`. kDataLoss: it is no JSON object, or one that nests too deeply.
+inline Result<nlohmann::json> ParseJsonObject(std::string_view text, const std::string& name) {
+  Result<nlohmann::json> json = ParseJson(text, name);
+  if (json.ok() && json->is_object()) return json;
+  if (!json.ok() && json.status().message().find(" nests ") != std::string::npos) return json;
+  return DataLoss("'", name, "' is not a JSON object (", text.size(), " bytes)");
 }
 
 class JsonObject {

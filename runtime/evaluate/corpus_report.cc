@@ -1,0 +1,126 @@
+// What was read and used, as JSON and as lines for a person.
+#include <fmt/format.h>
+
+#include "runtime/evaluate/corpus.h"
+
+namespace tq {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json SkippedJson(const std::vector<CorpusReport::Skipped>& skipped) {
+  Json out = Json::array();
+  for (const CorpusReport::Skipped& s : skipped) {
+    out.push_back({{"reason", s.reason}, {"count", s.count}, {"first", s.example}});
+  }
+  return out;
+}
+
+Json PartJson(const CorpusPart& part) {
+  return {{"requests", part.requests},
+          {"with_answer", part.with_answer},
+          {"texts", part.texts},
+          {"bytes", part.bytes}};
+}
+
+// 1234567 as "1,234,567".
+std::string Count(int64_t n) {
+  std::string out = std::to_string(n);
+  for (int64_t at = static_cast<int64_t>(out.size()) - 3; at > 0; at -= 3) {
+    out.insert(static_cast<size_t>(at), 1, ',');
+  }
+  return out;
+}
+
+std::string SkippedText(const std::vector<CorpusReport::Skipped>& skipped) {
+  std::string out;
+  for (const CorpusReport::Skipped& s : skipped) {
+    out += fmt::format("  skipped {}: {} (first: {})\n", Count(s.count), s.reason, s.example);
+  }
+  return out;
+}
+
+std::string PartText(const char* name, const CorpusPart& part) {
+  return fmt::format("  {}: {} requests ({} with their answer), {} texts, {} bytes\n", name,
+                     Count(part.requests), Count(part.with_answer), Count(part.texts),
+                     Count(part.bytes));
+}
+
+}  // namespace
+
+Json CorpusJson(const CorpusReport& r) {
+  Json j;
+  j["files"] = r.sources.size();
+  j["lines"] = r.lines;
+  j["texts"] = r.texts;
+  j["bytes"] = r.bytes;
+  j["skipped"] = SkippedJson(r.skipped);
+  j["duplicates"] = r.duplicates;
+  j["shared_prefix"] = r.shared_prefix;
+  j["not_sampled"] = r.not_sampled;
+  j["redactions"] = r.redactions;
+  j["calibration"] = PartJson(r.calibration);
+  j["held_out"] = PartJson(r.held_out);
+  j["corpus_xxh3"] = fmt::format("{:016x}", r.hash);
+  j["calibration_xxh3"] = fmt::format("{:016x}", r.calibration_hash);
+  j["notes"] = r.notes;
+  return j;
+}
+
+Json WindowsJson(const WindowsReport& r) {
+  Json j;
+  j["context_len"] = r.context_len;
+  j["tokens"] = r.tokens;
+  j["windows"] = r.windows;
+  j["sequences"] = r.sequences;
+  j["length"] = {{"median", r.median}, {"p90", r.p90}, {"max", r.max}};
+  j["full_length"] = r.full_length;
+  j["cut"] = r.cut;
+  j["cut_tokens"] = r.cut_tokens;
+  j["joined"] = r.joined;
+  j["left_out_tokens"] = r.left_out_tokens;
+  j["too_short"] = r.too_short;
+  j["skipped"] = SkippedJson(r.skipped);
+  j["notes"] = r.notes;
+  j["warnings"] = r.warnings;
+  return j;
+}
+
+std::string CorpusText(const CorpusReport& r) {
+  std::string out = fmt::format("data: {} file{}, {} lines of logs, {} texts\n", r.sources.size(),
+                                r.sources.size() == 1 ? "" : "s", Count(r.lines), Count(r.texts));
+  out += SkippedText(r.skipped);
+  const auto line = [&](int64_t count, const char* what) {
+    if (count > 0) out += fmt::format("  {} {}\n", Count(count), what);
+  };
+  line(r.duplicates, "dropped as duplicates");
+  line(r.shared_prefix, "dropped for a longer one that begins alike");
+  line(r.not_sampled, "not in the sample (--max-tokens)");
+  line(r.redactions, "matches redacted");
+  out += PartText("calibration", r.calibration);
+  out += PartText("held out", r.held_out);
+  for (const std::string& note : r.notes) out += "  note: " + note + "\n";
+  return out;
+}
+
+std::string WindowsText(const WindowsReport& r) {
+  std::string out = fmt::format(
+      "tokens: {} in {} windows of up to {}; {} requests and texts of median {}, 90 % {}, longest "
+      "{}\n",
+      Count(r.tokens), Count(r.windows), Count(r.context_len), Count(r.sequences), Count(r.median),
+      Count(r.p90), Count(r.max));
+  const auto line = [&](int64_t count, const std::string& what) {
+    if (count > 0) out += fmt::format("  {} {}\n", Count(count), what);
+  };
+  line(r.cut, fmt::format("longer than a window: cut ({} tokens of requests left out)",
+                          Count(r.cut_tokens)));
+  line(r.joined, "short ones share windows");
+  line(r.left_out_tokens, "tokens left out (--max-tokens)");
+  line(r.too_short, fmt::format("ends under {} tokens left out", kMinWindow));
+  out += SkippedText(r.skipped);
+  for (const std::string& note : r.notes) out += "  note: " + note + "\n";
+  for (const std::string& warning : r.warnings) out += "  warning: " + warning + "\n";
+  return out;
+}
+
+}  // namespace tq

@@ -1,0 +1,394 @@
+#include "runtime/evaluate/corpus.h"
+
+#include <gtest/gtest.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include <filesystem>
+#include <set>
+
+#include "runtime/evaluate/fakes_for_test.h"
+#include "runtime/evaluate/input_file.h"
+#include "turboquant/base/file.h"
+#include "turboquant/base/numeric.h"
+
+namespace tq {
+namespace {
+
+namespace fs = std::filesystem;
+
+class CorpusTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = fs::path(testing::TempDir()) / (std::string("corpus_") + info->name());
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string Write(const std::string& name, const std::string& text) {
+    const std::string path = (folder_ / name).string();
+    fs::create_directories(fs::path(path).parent_path());
+    EXPECT_TRUE(WriteFileAtomic(path, text).ok());
+    return path;
+  }
+  CorpusOptions Options(std::vector<std::string> paths) {
+    CorpusOptions o;
+    o.paths = std::move(paths);
+    return o;
+  }
+  static Corpus Read(const CorpusOptions& options) {
+    Result<Corpus> corpus = ReadCorpus(options);
+    EXPECT_TRUE(corpus.ok()) << corpus.status().ToString();
+    return corpus.ok() ? *std::move(corpus) : Corpus{};
+  }
+  static std::string All(const Corpus& corpus) {
+    std::string out;
+    for (const auto* part : {&corpus.calibration, &corpus.held_out}) {
+      for (const CorpusItem& item : *part) {
+        out += item.text + item.body + item.name;
+        for (const ChatMessage& m : item.messages) out += m.content;
+        if (item.answer) out += item.answer->content;
+      }
+    }
+    return out;
+  }
+
+  fs::path folder_;
+};
+
+std::string Words(uint64_t seed, size_t bytes) {
+  std::string out;
+  while (out.size() < bytes) {
+    const uint64_t n = SplitMix64(seed);
+    for (int i = 0; i < 8; ++i) out += static_cast<char>('a' + (n >> (8 * i)) % 26);
+    out += out.size() % 7 == 0 ? '\n' : ' ';
+  }
+  return out.substr(0, bytes);
+}
+
+std::string Chat(const std::vector<std::string>& turns, const std::string& answer = "") {
+  nlohmann::ordered_json j;
+  j["messages"] = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < turns.size(); ++i) {
+    j["messages"].push_back({{"role", i % 2 == 0 ? "user" : "assistant"}, {"content", turns[i]}});
+  }
+  nlohmann::ordered_json line = {{"request", j}};
+  if (!answer.empty()) {
+    line["response"] = {
+        {"choices",
+         {{{"message", {{"role", "assistant"}, {"content", answer}}}, {"finish_reason", "stop"}}}}};
+  }
+  return line.dump() + "\n";
+}
+
+std::string Log(int count, size_t bytes = 400) {
+  std::string log;
+  for (int i = 0; i < count; ++i) log += Chat({Words(i + 1, bytes)}, "answer " + Words(i, 20));
+  return log;
+}
+
+std::string Gzip(const std::string& text) {
+  std::string out(compressBound(text.size()) + 64, '\0');
+  z_stream z{};
+  EXPECT_EQ(deflateInit2(&z, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
+  z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  z.avail_in = static_cast<uInt>(text.size());
+  z.next_out = reinterpret_cast<Bytef*>(out.data());
+  z.avail_out = static_cast<uInt>(out.size());
+  EXPECT_EQ(deflate(&z, Z_FINISH), Z_STREAM_END);
+  out.resize(z.total_out);
+  deflateEnd(&z);
+  return out;
+}
+
+std::string Zstd(const std::string& text) {
+  std::string out(ZSTD_compressBound(text.size()), '\0');
+  out.resize(ZSTD_compress(out.data(), out.size(), text.data(), text.size(), 3));
+  return out;
+}
+
+Result<std::string> ReadAll(const std::string& path) {
+  TQ_ASSIGN_OR_RETURN(InputFile file, InputFile::Open(path));
+  std::string out;
+  for (;;) {
+    TQ_ASSIGN_OR_RETURN(const std::string_view bytes, file.Read());
+    if (bytes.empty()) return out;
+    out += bytes;
+  }
+}
+
+TEST_F(CorpusTest, ArchivesGiveWhatWentIn) {
+  const std::string text = Words(1, 300000);
+  for (const std::string& packed :
+       {text, Gzip(text), Zstd(text), Gzip(text.substr(0, 1000)) + Gzip(text.substr(1000)),
+        Zstd(text.substr(0, 1000)) + Zstd(text.substr(1000))}) {
+    const auto read = ReadAll(Write("file", packed));
+    ASSERT_TRUE(read.ok()) << read.status().ToString();
+    EXPECT_TRUE(*read == text);
+  }
+  EXPECT_EQ(*ReadAll(Write("empty", "")), "");
+}
+
+TEST_F(CorpusTest, TruncatedArchivesAreDataLossAtEveryByte) {
+  const std::string text = Words(1, 300);
+  for (const std::string& packed : {Gzip(text), Zstd(text)}) {
+    for (size_t n = 4; n < packed.size(); ++n) {
+      const auto read = ReadAll(Write("file", packed.substr(0, n)));
+      ASSERT_EQ(read.status().code(), StatusCode::kDataLoss) << n;
+    }
+  }
+  EXPECT_EQ(ReadAll((folder_ / "none").string()).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(ReadAll(folder_.string()).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST_F(CorpusTest, RequestsOfEveryPackingAreTheSame) {
+  const std::string log = Log(20);
+  const Corpus plain = Read(Options({Write("a.jsonl", log)}));
+  EXPECT_EQ(plain.report.lines, 20);
+  EXPECT_EQ(plain.report.calibration.requests + plain.report.held_out.requests, 20);
+  EXPECT_EQ(plain.report.calibration.with_answer, plain.report.calibration.requests);
+  EXPECT_GT(plain.report.held_out.requests, 1);
+  EXPECT_LT(plain.report.held_out.requests, 9);
+  std::string array = log;
+  for (char& c : array) c = c == '\n' ? ',' : c;
+  array.back() = ']';
+  for (const std::string& path : {Write("a.jsonl.gz", Gzip(log)), Write("a.jsonl.zst", Zstd(log)),
+                                  Write("unnamed", log), Write("all.json", "[\n" + array)}) {
+    const Corpus packed = Read(Options({path}));
+    EXPECT_EQ(packed.report.hash, plain.report.hash) << path;
+    EXPECT_EQ(packed.report.calibration_hash, plain.report.calibration_hash) << path;
+  }
+}
+
+TEST_F(CorpusTest, TheSeedDecidesNothingButOrderAndParts) {
+  CorpusOptions options = Options({Write("a.jsonl", Log(30))});
+  const Corpus a = Read(options), again = Read(options);
+  EXPECT_EQ(a.report.hash, again.report.hash);
+  EXPECT_EQ(a.calibration[0].name, again.calibration[0].name);
+  options.seed = 7;
+  const Corpus b = Read(options);
+  EXPECT_NE(a.report.calibration_hash, b.report.calibration_hash);
+  EXPECT_EQ(a.calibration.size() + a.held_out.size(), b.calibration.size() + b.held_out.size());
+}
+
+TEST_F(CorpusTest, BadLinesAreCountedWithTheirReason) {
+  const std::string path = Write("a.jsonl", "{\n" + Log(3) + "\n[]\n{\"prompt_tokens\": 7}\n{\n" +
+                                                R"({"messages": []})" + "\n");
+  const Corpus corpus = Read(Options({path}));
+  EXPECT_EQ(corpus.report.lines, 8);
+  ASSERT_EQ(corpus.report.skipped.size(), 4u);
+  EXPECT_EQ(corpus.report.skipped[0].reason, "it is not JSON");
+  EXPECT_EQ(corpus.report.skipped[0].count, 2);
+  EXPECT_EQ(corpus.report.skipped[0].example, path + ", line 1");
+  EXPECT_EQ(corpus.report.skipped[2].reason, "it has neither messages nor a prompt");
+  EXPECT_EQ(corpus.report.skipped[3].reason, "its texts are empty");
+
+  const Status nothing = ReadCorpus(Options({Write("b.jsonl", "{\n{\n")})).status();
+  EXPECT_EQ(nothing.code(), StatusCode::kDataLoss);
+  EXPECT_NE(nothing.message().find("2 skipped: it is not JSON (2, first: "), std::string::npos)
+      << nothing.message();
+  EXPECT_EQ(ReadCorpus(Options({Write("c", "")})).status().message(),
+            "--data: there is no text in it");
+  EXPECT_EQ(ReadCorpus(Options({"/nowhere"})).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(ReadCorpus(Options({})).status().code(), StatusCode::kInvalidArgument);
+}
+
+// No reason, name or text may show what an expression takes out, in whatever part of a line.
+TEST_F(CorpusTest, NothingThatIsRedactedIsKeptOrTold) {
+  std::string log = Log(5);
+  log += R"({"messages":[{"role":"user","content":"my number is 555-1234"}],"user":"555-1234"})"
+         "\n";
+  log += R"({"prompt":"p","prompt_tokens":"555-1234"})"
+         "\n";
+  log += R"({"prompt":"call","response":[{"choices":[{"delta":{"content":"555"}}]},)"
+         R"({"choices":[{"delta":{"content":"-1234"}}]}]})"
+         "\n";
+  const std::string text = Words(9, 16370) + " 555-1234 " + Words(10, 40000);
+  CorpusOptions options = Options({Write("a.jsonl", log), Write("t.txt", text)});
+  options.redactions = {{"555-1234", "[number]"}};
+  const Corpus corpus = Read(options);
+  EXPECT_EQ(All(corpus).find("555"), std::string::npos);
+  EXPECT_EQ(CorpusJson(corpus.report).dump().find("555"), std::string::npos);
+  EXPECT_NE(All(corpus).find("my number is [number]"), std::string::npos);
+  EXPECT_GE(corpus.report.redactions, 4);
+}
+
+TEST_F(CorpusTest, DuplicatesAndEarlierTurnsAreDropped) {
+  const std::string a = Words(1, 500), b = Words(2, 500), c = Words(3, 500);
+  const std::string log = Chat({a}, b) + Chat({a}, b) +       // twice
+                          Chat({a, b, c}, "last") +           // a later turn
+                          Chat({c}, "x") +                    // another
+                          Chat({c + " one more word"}, "x");  // begins alike
+  const Corpus corpus = Read(Options({Write("a.jsonl", log)}));
+  EXPECT_EQ(corpus.report.duplicates, 1);
+  EXPECT_EQ(corpus.report.shared_prefix, 2);
+  EXPECT_EQ(corpus.calibration.size() + corpus.held_out.size(), 2u);
+  EXPECT_NE(All(corpus).find("last"), std::string::npos);
+  EXPECT_NE(All(corpus).find("one more word"), std::string::npos);
+}
+
+// Conversations that share half of their text would tell the held-out part what it must not know.
+TEST_F(CorpusTest, WhatBeginsAlikeStandsOnOneSide) {
+  std::string log;
+  std::vector<std::string> openings;
+  for (int i = 0; i < 8; ++i) {
+    openings.push_back(Words(100 + i, 1000));
+    for (int k = 0; k < 3; ++k) log += Chat({openings[i] + Words(1000 + 10 * i + k, 600)});
+  }
+  for (uint64_t seed = 0; seed < 5; ++seed) {
+    CorpusOptions options = Options({Write("a.jsonl", log)});
+    options.seed = seed;
+    const Corpus corpus = Read(options);
+    EXPECT_EQ(corpus.calibration.size() + corpus.held_out.size(), 24u);
+    ASSERT_FALSE(corpus.held_out.empty());
+    std::set<std::string> seen;
+    for (const CorpusItem& item : corpus.calibration) {
+      seen.insert(item.messages[0].content.substr(0, 1000));
+    }
+    for (const CorpusItem& item : corpus.held_out) {
+      EXPECT_FALSE(seen.contains(item.messages[0].content.substr(0, 1000)));
+    }
+  }
+}
+
+TEST_F(CorpusTest, DocumentsAreNotDividedUnlessThereIsOnlyOne) {
+  for (int i = 0; i < 6; ++i) Write(StrCat("docs/", i, ".md"), Words(i + 1, 60000));
+  Write("docs/.hidden", "no");
+  Write("docs/image.bin", std::string("\x89PNG\0\0", 6));
+  const Corpus corpus = Read(Options({(folder_ / "docs").string()}));
+  EXPECT_EQ(corpus.report.texts, 6);
+  EXPECT_EQ(corpus.report.sources.size(), 7u);
+  ASSERT_EQ(corpus.report.skipped.size(), 1u);
+  EXPECT_EQ(corpus.report.skipped[0].reason, "the file is not text");
+  std::set<std::string> calibration;
+  for (const CorpusItem& item : corpus.calibration) calibration.insert(item.name.substr(0, 200));
+  for (const CorpusItem& item : corpus.held_out) EXPECT_FALSE(calibration.contains(item.name));
+  EXPECT_EQ(corpus.calibration.size() + corpus.held_out.size(), 6u);
+  EXPECT_EQ(corpus.report.calibration.bytes + corpus.report.held_out.bytes, 360000);
+  EXPECT_NE(corpus.report.notes.back().find("texts, not requests"), std::string::npos);
+}
+
+TEST_F(CorpusTest, OfOneDocumentTheEndIsHeldOutBehindAGap) {
+  const std::string text = Words(1, 200000);
+  const Corpus corpus = Read(Options({Write("one.txt", text)}));
+  ASSERT_EQ(corpus.calibration.size(), 1u);
+  ASSERT_EQ(corpus.held_out.size(), 1u);
+  const std::string &a = corpus.calibration[0].text, &b = corpus.held_out[0].text;
+  EXPECT_TRUE(text.starts_with(a) && text.ends_with(b));
+  EXPECT_GE(text.size() - a.size() - b.size(), 3000u);
+  EXPECT_NEAR(static_cast<double>(b.size()) / static_cast<double>(text.size()), 0.25, 0.03);
+  EXPECT_EQ(corpus.report.notes[0].rfind("there is one document only", 0), 0u);
+
+  CorpusOptions whole = Options({Write("one.txt", text)});
+  whole.held_out_share = 0;
+  EXPECT_EQ(Read(whole).calibration[0].text, text);
+}
+
+// A log far larger than what may be kept: a sample of it, within the bound.
+TEST_F(CorpusTest, TheSampleIsBoundedAndSpread) {
+  CorpusOptions options =
+      Options({Write("a.jsonl", Log(3000, 1000)), Write("t", Words(5, 3000000))});
+  options.max_tokens = 40000;
+  const Corpus corpus = Read(options);
+  const CorpusReport& r = corpus.report;
+  EXPECT_LE(r.calibration.bytes + r.held_out.bytes, 320000);
+  EXPECT_GT(r.calibration.bytes + r.held_out.bytes, 200000);
+  EXPECT_GT(r.not_sampled, 2000);
+  std::vector<int> lines;
+  for (const auto* part : {&corpus.calibration, &corpus.held_out}) {
+    for (const CorpusItem& item : *part) {
+      if (item.kind == CorpusItem::Kind::kChat) {
+        lines.push_back(std::stoi(item.name.substr(item.name.rfind(' ') + 1)));
+      }
+    }
+  }
+  ASSERT_GT(lines.size(), 30u);
+  double mean = 0;
+  for (const int line : lines) mean += line / static_cast<double>(lines.size());
+  EXPECT_NEAR(mean, 1500, 500);
+}
+
+TEST_F(CorpusTest, ADamagedArchiveGivesWhatStandsBefore) {
+  std::string packed = Gzip(Log(2000));
+  packed.resize(packed.size() / 2);
+  const Corpus corpus = Read(Options({Write("a.jsonl.gz", packed)}));
+  EXPECT_GT(corpus.report.lines, 500);
+  EXPECT_LT(corpus.report.lines, 1500);
+  EXPECT_EQ(corpus.report.skipped[0].reason, "the file is damaged; what stands before is used");
+}
+
+TEST_F(CorpusTest, TextsThatAreNotUtf8AreSkipped) {
+  const std::string good = Write("good.txt", "Gr\xC3\xBC\xC3\x9F Gott\n");
+  const Corpus corpus = Read(Options({Write("latin.txt", "Gr\xFC\xDF Gott\n"), good}));
+  ASSERT_EQ(corpus.report.skipped.size(), 1u);
+  EXPECT_EQ(corpus.report.skipped[0].reason, "the file is not UTF-8 text; convert it with iconv");
+}
+
+TEST_F(CorpusTest, ReadingCanBeStopped) {
+  CorpusOptions options = Options({Write("a.jsonl", Log(1000))});
+  options.progress = [](size_t done, size_t, const std::string&) { return done < 1; };
+  EXPECT_EQ(ReadCorpus(options).status().code(), StatusCode::kCancelled);
+}
+
+TokenSequence Sequence(int first, size_t length, bool is_text = false, bool has_bos = false) {
+  TokenSequence s;
+  for (size_t i = 0; i < length; ++i) s.tokens.push_back(first + static_cast<int>(i));
+  s.is_text = is_text;
+  s.has_bos = has_bos;
+  return s;
+}
+
+TEST(PackWindows, LongTextsAreCutShortOnesJoinedLongRequestsEnd) {
+  const auto out = PackWindows({Sequence(0, 250, true, true), Sequence(1000, 150),
+                                Sequence(2000, 40), Sequence(3000, 60), Sequence(4000, 5, true)},
+                               100, 0, 0);
+  ASSERT_TRUE(out.ok()) << out.status().ToString();
+  const WindowsReport& r = out->report;
+  // 100, 100 and 52 of the text, each with its BOS; 100 of the request; 40 + 60; 5 with the 52.
+  ASSERT_EQ(out->windows.size(), 5u);
+  EXPECT_EQ(out->windows[0].size(), 100u);
+  EXPECT_EQ(out->windows[1][0], 0);
+  EXPECT_EQ(out->windows[1][1], 100);
+  EXPECT_EQ(out->windows[2].size(), 57u);
+  EXPECT_EQ(out->windows[3].back(), 1099);
+  EXPECT_EQ(out->windows[4].size(), 100u);
+  EXPECT_EQ(r.tokens, 457);
+  EXPECT_EQ(r.sequences, 5);
+  EXPECT_EQ(r.median, 60);
+  EXPECT_EQ(r.max, 250);
+  EXPECT_EQ(r.full_length, 2);
+  EXPECT_EQ(r.cut, 2);
+  EXPECT_EQ(r.cut_tokens, 50);
+  EXPECT_EQ(r.joined, 4);
+  ASSERT_EQ(r.warnings.size(), 1u);
+  EXPECT_EQ(r.warnings[0].rfind("only 457 tokens: under 50000", 0), 0u);
+}
+
+TEST(PackWindows, TakesAsManyWindowsAsMayBe) {
+  std::vector<TokenSequence> sequences;
+  for (int i = 0; i < 50; ++i) sequences.push_back(Sequence(100 * i, 100));
+  const auto out = PackWindows(sequences, 100, 1000, 3);
+  ASSERT_TRUE(out.ok());
+  EXPECT_EQ(out->report.tokens, 1000);
+  EXPECT_EQ(out->report.left_out_tokens, 4000);
+  EXPECT_TRUE(std::is_sorted(out->windows.begin(), out->windows.end()));
+  EXPECT_GT(out->windows.back()[0], 1000);  // not just the first ones
+  EXPECT_NE(out->windows, PackWindows(sequences, 100, 1000, 4)->windows);
+  const auto one = PackWindows(sequences, 100, 70, 3);
+  ASSERT_EQ(one->windows.size(), 1u);
+  EXPECT_EQ(one->windows[0].size(), 70u);
+}
+
+TEST(PackWindows, WarnsWhenNothingIsAsLongAsServed) {
+  const auto out = PackWindows({Sequence(0, 90)}, 2048, 0, 0);
+  ASSERT_TRUE(out.ok());
+  ASSERT_EQ(out->report.warnings.size(), 2u);
+  EXPECT_EQ(out->report.warnings[1].rfind("none is as long as the served context of 2048", 0), 0u);
+  EXPECT_EQ(PackWindows({Sequence(0, 9)}, 2048, 0, 0).status().code(), StatusCode::kDataLoss);
+  EXPECT_EQ(PackWindows({Sequence(0, 90)}, 8, 0, 0).status().code(), StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace tq

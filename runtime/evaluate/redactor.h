@@ -1,0 +1,51 @@
+// Takes out of texts what must not be kept or shown: regular expressions and what replaces their
+// matches. Applied before anything else looks at a text.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/tokenizer/regex.h"
+#include "turboquant/base/status.h"
+
+namespace tq {
+
+// A regular expression (PCRE2, UTF-8) and what its matches become; "$1" is its first group, "$$" a
+// dollar sign.
+struct Redaction {
+  std::string pattern;
+  std::string replacement = "[redacted]";
+};
+
+// "REGEX" or "REGEX => REPLACEMENT", one a line; empty lines and those that begin with # are passed
+// over. kInvalidArgument: an expression or a group that is not there, with the line.
+Result<std::vector<Redaction>> ParseRedactions(std::string_view text);
+
+class Redactor {
+ public:
+  Redactor() = default;
+  // kInvalidArgument names the expression that is none.
+  static Result<Redactor> Create(const std::vector<Redaction>& redactions);
+
+  bool empty() const { return rules_.empty(); }
+  // Replaces in *text, valid UTF-8, one expression after the other. kInvalidArgument: an expression
+  // needs more steps on this text than are allowed; then the text must not be used.
+  Status Apply(std::string* text);
+  // The first place at or behind `cut` at which no match is cut in two, as far as matches of up to
+  // 4 KiB go.
+  size_t SafeCut(std::string_view text, size_t cut) const;
+  int64_t count() const { return count_; }  // matches replaced so far
+
+ private:
+  struct Rule {
+    Regex regex;
+    std::string replacement;
+  };
+  std::vector<Rule> rules_;
+  int64_t count_ = 0;
+};
+
+}  // namespace tq

@@ -1,0 +1,67 @@
+#include "runtime/evaluate/redactor.h"
+
+#include <gtest/gtest.h>
+
+namespace tq {
+namespace {
+
+std::string Redact(const std::string& rules, std::string text, int64_t* count = nullptr) {
+  const auto parsed = ParseRedactions(rules);
+  EXPECT_TRUE(parsed.ok()) << parsed.status().ToString();
+  Result<Redactor> redactor = Redactor::Create(*parsed);
+  EXPECT_TRUE(redactor.ok()) << redactor.status().ToString();
+  EXPECT_TRUE(redactor->Apply(&text).ok());
+  if (count != nullptr) *count = redactor->count();
+  return text;
+}
+
+TEST(Redactor, ReplacesEveryMatchOfEveryExpressionInTurn) {
+  int64_t count = 0;
+  EXPECT_EQ(Redact("# mail addresses\n[\\w.]+@[\\w.]+ => <mail>\n\n\\d{4,}\n",
+                   "a.b@c.de wrote to x@y.z about 12345 and 12", &count),
+            "<mail> wrote to <mail> about [redacted] and 12");
+  EXPECT_EQ(count, 3);
+  EXPECT_EQ(Redact("(\\d{2})\\d+ => $1..$$", "pay 12345"), "pay 12..$");
+  EXPECT_EQ(Redact("secret =>", "a secret b"), "a  b");
+  EXPECT_EQ(Redact("x*", "axxb"), "a[redacted]b");  // empty matches take nothing out
+  EXPECT_EQ(Redact("", "kept"), "kept");
+  EXPECT_EQ(Redact("Stra\xC3\x9F"
+                   "e",
+                   "STRA\xC3\x9F"
+                   "E Stra\xC3\x9F"
+                   "e"),
+            "STRA\xC3\x9F"
+            "E [redacted]");
+}
+
+TEST(Redactor, BadExpressionsNameTheirLine) {
+  const Status open = ParseRedactions("a\n(b\n").status();
+  EXPECT_EQ(open.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(open.message().rfind("redaction, line 2: the expression '(b' is not understood at ", 0),
+            0u)
+      << open.message();
+  EXPECT_EQ(
+      ParseRedactions("(a) => $2").status().message(),
+      "redaction, line 1: the replacement '$2' names group 2, and the expression '(a)' has 1");
+}
+
+// An expression that would run for ages on this text: the text must not pass unchanged.
+TEST(Redactor, GivesUpRatherThanLettingATextThrough) {
+  Result<Redactor> redactor = Redactor::Create({{"(?:a|a?)*(?:a|aa)*(?=.*?$)(?<!a)b{9}x", "-"}});
+  ASSERT_TRUE(redactor.ok());
+  std::string text = std::string(200, 'a') + std::string(8, 'b');
+  EXPECT_EQ(redactor->Apply(&text).code(), StatusCode::kInvalidArgument);
+}
+
+TEST(Redactor, CutsMoveBehindAMatch) {
+  const Result<Redactor> redactor = Redactor::Create({{"\\d+ \\d+", "-"}});
+  const std::string text = "line one\n555 1234 end\n";
+  EXPECT_EQ(redactor->SafeCut(text, 9), 9u);
+  EXPECT_EQ(redactor->SafeCut(text, 13), 17u);
+  EXPECT_EQ(redactor->SafeCut(text, 17), 17u);
+  EXPECT_EQ(redactor->SafeCut(text, text.size()), text.size());
+  EXPECT_EQ(Redactor().SafeCut(text, 13), 13u);
+}
+
+}  // namespace
+}  // namespace tq
