@@ -47,9 +47,9 @@ TEST(Redactor, BadExpressionsNameTheirLine) {
 
 // An expression that would run for ages on this text: the text must not pass unchanged.
 TEST(Redactor, GivesUpRatherThanLettingATextThrough) {
-  Result<Redactor> redactor = Redactor::Create({{"(?:a|a?)*(?:a|aa)*(?=.*?$)(?<!a)b{9}x", "-"}});
+  Result<Redactor> redactor = Redactor::Create({{"(?:a+)+[bc]", "-"}});
   ASSERT_TRUE(redactor.ok());
-  std::string text = std::string(200, 'a') + std::string(8, 'b');
+  std::string text = std::string(60, 'a') + "d";
   EXPECT_EQ(redactor->Apply(&text).code(), StatusCode::kInvalidArgument);
 }
 

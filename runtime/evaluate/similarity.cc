@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "runtime/formats/json_object.h"
+#include "turboquant/base/json_object.h"
 #include "turboquant/base/file.h"
 #include "turboquant/base/numeric.h"
 
