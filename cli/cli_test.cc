@@ -15,6 +15,7 @@
 #include "runtime/evaluate/footprint.h"
 #include "runtime/formats/gguf_builder.h"
 #include "runtime/model/model.h"
+#include "runtime/model/model_profile.h"
 #include "runtime/tokenizer/tokenizer.h"
 #include "turboquant/base/file.h"
 #include "turboquant/base/safetensors.h"

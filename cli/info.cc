@@ -1,8 +1,10 @@
 // tq info: this machine, a model, a profile or a cache file; what applies to which layer and why.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -15,6 +17,7 @@
 #include "cli/loaded_model.h"
 #include "cli/table.h"
 #include "runtime/evaluate/footprint.h"
+#include "runtime/evaluate/profile_report.h"
 #include "runtime/evaluate/results_json.h"
 #include "turboquant/attention/attention.h"
 #include "turboquant/base/file.h"
@@ -34,9 +37,16 @@ struct InfoFlags {
   std::string subject;  // empty: this machine
   KvFlags kv;
   OutputFlags output;
+  std::string report;
   int64_t context = 0;
   int threads = 0;
 };
+
+// A terminal whose user wants colours (no-color.org).
+bool StdoutHasColors() {
+  const char* off = std::getenv("NO_COLOR");
+  return ::isatty(STDOUT_FILENO) == 1 && (off == nullptr || *off == '\0');
+}
 
 bool IsProfile(const std::string& path) {
   return std::filesystem::path(path).extension() == ".tqprofile" ||
@@ -257,6 +267,9 @@ Result<int> ModelInfo(const InfoFlags& flags) {
 
 Result<int> ProfileInfo(const InfoFlags& flags) {
   TQ_ASSIGN_OR_RETURN(const Profile profile, Profile::Load(flags.subject));
+  if (!flags.report.empty()) {
+    TQ_RETURN_IF_ERROR(WriteFileAtomic(flags.report, ProfilePage(profile, flags.subject)));
+  }
   KvChoice choice;
   CacheConfig& config = choice.config;
   config.num_layers = profile.model.num_layers;
@@ -278,21 +291,12 @@ Result<int> ProfileInfo(const InfoFlags& flags) {
     PrintOut(j.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
     return kDone;
   }
-  PrintOut(fmt::format("{}: {}\n", flags.subject, profile.Describe()));
-  if (!profile.model.name.empty()) {
-    PrintOut(fmt::format("model:   {}, {}\n", profile.model.name, profile.model.architecture));
+  PrintOut(flags.subject + "\n");
+  for (const auto& [name, words] : ProfileFacts(profile)) {
+    PrintOut(fmt::format("{:<12}{}\n", name + ":", words));
   }
-  PrintOut(fmt::format("size:    {:.3f} bits per value; ratio at 131,072 tokens {}\n",
-                       SealedBitsPerValue(config), FormatRatio(FootprintRatio(config, 131072))));
-  if (profile.quality) {
-    PrintOut(fmt::format("quality: KL {:.5f}, same top {:.2f} % over {} held-out tokens: {}\n",
-                         profile.quality->kld_mean, 100 * profile.quality->same_top,
-                         FormatCount(profile.quality->held_out_tokens),
-                         profile.quality->passed ? "passed" : "not passed"));
-  } else {
-    PrintOut("quality: not verified on held-out text\n");
-  }
-  for (const std::string& note : profile.notes) PrintOut("note:    " + note + "\n");
+  for (const std::string& note : profile.notes) PrintOut("note:       " + note + "\n");
+  PrintOut("\n" + ProfileMapText(profile, StdoutHasColors()));
   PrintOut("\n" + ExplainKv(choice));
   return kDone;
 }
@@ -350,13 +354,19 @@ Command AddInfo(CLI::App& app) {
   command->add_option("--context", flags->context,
                       "The context that --kv auto decides for; 0 = what the model was trained for");
   command->add_option("--threads", flags->threads, "Threads; 0 = one per physical core");
+  command->add_option("--report", flags->report, "Of a profile: write an HTML report there")
+      ->type_name("FILE");
   flags->output.Add(command);
   return {"info", [flags]() -> Result<int> {
+            const bool is_profile = !flags->subject.empty() && IsProfile(flags->subject);
+            if (!flags->report.empty() && !is_profile) {
+              return InvalidArgument("--report goes with a profile: tq info NAME.tqprofile");
+            }
             if (flags->threads < 0 || flags->threads > 1024) {
               return InvalidArgument("--threads ", flags->threads, " is outside 0..1024");
             }
             if (flags->subject.empty()) return MachineInfo(*flags);
-            if (IsProfile(flags->subject)) return ProfileInfo(*flags);
+            if (is_profile) return ProfileInfo(*flags);
             if (IsCacheFile(flags->subject)) return CacheFileInfo(*flags);
             return ModelInfo(*flags);
           }};

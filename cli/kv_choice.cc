@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "cli/common.h"
+#include "runtime/model/model_profile.h"
 #include "turboquant/attention/attention.h"
 #include "turboquant/base/file.h"
 #include "turboquant/base/numeric.h"
@@ -75,21 +76,18 @@ Status ApplyPin(const std::string& pin, KvChoice* choice) {
   return OkStatus();
 }
 
-// A profile folder: its formats, window and centres; flags and pins go over it.
-Result<KvChoice> FromProfile(const KvModel& model, const std::string& path, const KvFlags& flags,
-                             const char* how) {
-  TQ_ASSIGN_OR_RETURN(const Profile profile, Profile::Load(path));
+// A profile's formats, window and centres; flags and pins go over them.
+Result<KvChoice> FromProfile(const KvModel& model, const Profile& profile, const std::string& name,
+                             const KvFlags& flags, const std::string& how) {
   KvChoice choice;
-  std::filesystem::path folder(path);
-  if (!folder.has_filename()) folder = folder.parent_path();
-  choice.name = folder.filename().string();
+  choice.name = name;
   choice.quantizes = std::any_of(profile.formats.begin(), profile.formats.end(), IsQuantized);
   choice.config = model.base;
   const bool hashed = profile.model.weights_hash.has_value() && model.weights_hash != nullptr;
   std::string note;
   const Status applied =
       profile.Apply(model.structure_hash, hashed ? model.weights_hash() : 0, &choice.config, &note);
-  if (!applied.ok()) return applied.WithContext("'" + path + "'");
+  if (!applied.ok()) return applied.WithContext("'" + name + "'");
   choice.reasons.assign(choice.config.formats.size(), choice.name);
   choice.notes.push_back(fmt::format("kv: {} ({}): {}", choice.name, how, profile.Describe()));
   for (const std::string& ignored : profile.notes) {
@@ -147,20 +145,10 @@ Status CheckKvName(const std::string& kv) {
   return ParsePreset(kv).status();
 }
 
-std::string ProfileBeside(const std::string& model_path) {
-  std::string name = model_path;
-  if (IsDirectory(model_path)) {
-    std::filesystem::path folder(model_path);
-    // "." and ".." have a name only from the root.
-    const std::string last = folder.has_filename() ? folder.filename().string()
-                                                   : folder.parent_path().filename().string();
-    if (last == "." || last == "..") folder = std::filesystem::absolute(folder).lexically_normal();
-    name = folder.string();
-    while (name.size() > 1 && name.back() == '/') name.pop_back();
-  } else if (name.ends_with(".gguf")) {
-    name.resize(name.size() - std::string_view(".gguf").size());
-  }
-  return name + ".tqprofile";
+std::string ProfileName(const std::string& path) {
+  std::filesystem::path folder(path);
+  if (!folder.has_filename()) folder = folder.parent_path();
+  return folder.filename().string();
 }
 
 Status ApplyPins(const std::string& pins, KvChoice* choice) {
@@ -198,17 +186,26 @@ Result<KvChoice> UniformKv(const KvModel& model, const std::string& preset, cons
 Result<KvChoice> ChooseKv(const KvModel& model, const KvFlags& flags, int64_t context) {
   const auto choose = [&]() -> Result<KvChoice> {
     if (flags.kv != "auto") {
-      if (IsProfilePath(flags.kv)) return FromProfile(model, flags.kv, flags, "--kv");
-      return UniformKv(model, flags.kv, flags);
+      if (!IsProfilePath(flags.kv)) return UniformKv(model, flags.kv, flags);
+      TQ_ASSIGN_OR_RETURN(const Profile profile, Profile::Load(flags.kv));
+      return FromProfile(model, profile, ProfileName(flags.kv), flags, "--kv");
     }
-    const std::string beside = ProfileBeside(model.path);
-    if (FileExists(beside)) return FromProfile(model, beside, flags, "auto: beside the model");
+    TQ_ASSIGN_OR_RETURN(const std::optional<ModelProfile> found,
+                        FindModelProfile(model.path, model.file));
+    if (found) {
+      TQ_ASSIGN_OR_RETURN(KvChoice choice, FromProfile(model, found->profile, found->name, flags,
+                                                       "auto: " + found->place));
+      if (!found->unused.empty()) {
+        choice.notes.push_back(
+            fmt::format("kv: there is a profile {} too, which is not used", found->unused));
+      }
+      return choice;
+    }
     const bool pays = context >= kMinAutoContext;
     TQ_ASSIGN_OR_RETURN(KvChoice choice, UniformKv(model, pays ? "k8v4" : "f16", flags));
     const std::string why =
         pays ? fmt::format("no {} beside the model, and contexts from {} on gain from it",
-                           std::filesystem::path(beside).filename().string(),
-                           FormatCount(kMinAutoContext))
+                           ProfileName(ProfileBeside(model.path)), FormatCount(kMinAutoContext))
              : fmt::format("a context of {} is mostly recent window: nothing to gain below {}",
                            FormatCount(context), FormatCount(kMinAutoContext));
     for (std::string& reason : choice.reasons) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/formats/gguf.h"
 #include "turboquant/base/status.h"
 #include "turboquant/cache/cache.h"
 
@@ -25,9 +26,10 @@ struct KvFlags {
 // The model that a cache is for.
 struct KvModel {
   CacheConfig base;  // Model::MakeCacheConfig()
-  std::string path;  // NAME.gguf or a folder NAME; its profile is NAME.tqprofile
+  std::string path;  // NAME.gguf or a folder NAME; its profile is NAME.tqprofile, or inside
   uint64_t structure_hash = 0;
   std::function<uint64_t()> weights_hash;  // reads all weights; only asked when a profile has one
+  const GgufFile* file = nullptr;          // what is at `path`, where it is open
 };
 
 struct KvChoice {
@@ -54,8 +56,8 @@ Result<KvChoice> UniformKv(const KvModel& model, const std::string& preset, cons
 // Overrides formats, later pins win. Targets are layers or ranges, with ":head" or ":head-head".
 Status ApplyPins(const std::string& pins, KvChoice* choice);
 
-// "NAME.tqprofile" beside "NAME.gguf" or the folder "NAME", whatever dots NAME has.
-std::string ProfileBeside(const std::string& model_path);
+// "NAME.tqprofile" of a path that may end in a slash.
+std::string ProfileName(const std::string& path);
 
 // Layers of which some head is stored in fewer than 16 bits.
 int NumQuantizedLayers(const CacheConfig& config);

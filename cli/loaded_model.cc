@@ -12,7 +12,8 @@ namespace tq::cli {
 
 KvModel LoadedModel::ForKv() const {
   const Model* m = model.get();
-  return {m->MakeCacheConfig(), path, m->StructureHash(), [m] { return WeightsHash(m->file()); }};
+  return {m->MakeCacheConfig(), path, m->StructureHash(), [m] { return WeightsHash(m->file()); },
+          &m->file()};
 }
 
 uint64_t WeightsHash(const GgufFile& file) {

@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "cli/plan_model.h"
+#include "runtime/model/model_profile.h"
 #include "turboquant/base/file.h"
 #include "turboquant/base/thread_pool.h"
-#include "turboquant/calibrate/profile.h"
 #include "turboquant/plan/survey.h"
 
 namespace tq::cli {
@@ -43,14 +43,18 @@ size_t GroupBytesLeft() {
 // The format that a run of the model gets: preset, pins, or a profile.
 Result<CacheFormat> FormatOfRun(const ModelSpec& spec, const std::string& path, const KvFlags& kv,
                                 int64_t context) {
-  KvFlags flags = kv;
-  if (flags.kv == "auto") {
-    const std::string beside = ProfileBeside(path);
-    const std::filesystem::path absolute = std::filesystem::absolute(beside);
-    flags.kv = FileExists(beside) ? absolute.string() : context >= kMinAutoContext ? "k8v4" : "f16";
-  }
   CacheWindow window;
-  TQ_ASSIGN_OR_RETURN(CacheFormat format, PlanFormat(flags.kv, window));
+  CacheFormat format;
+  std::optional<ModelProfile> found;
+  if (kv.kv == "auto") {
+    TQ_ASSIGN_OR_RETURN(found, FindModelProfile(path));
+  }
+  if (found) {
+    format = PlanFormat(found->profile, found->name, window);
+  } else {
+    const std::string name = kv.kv != "auto" ? kv.kv : context >= kMinAutoContext ? "k8v4" : "f16";
+    TQ_ASSIGN_OR_RETURN(format, PlanFormat(name, window));
+  }
   const LayerSpec& first = spec.layers.front();
   const bool uniform = std::all_of(spec.layers.begin(), spec.layers.end(), [&](const LayerSpec& l) {
     return (l.kind == LayerKind::kFull || l.kind == LayerKind::kWindow) &&
@@ -75,7 +79,7 @@ Result<CacheFormat> FormatOfRun(const ModelSpec& spec, const std::string& path, 
     if (format.formats.size() == heads) {
       choice.config.formats = std::move(format.formats);
       choice.reasons.resize(heads);
-      TQ_RETURN_IF_ERROR(ApplyPins(flags.pin, &choice));
+      TQ_RETURN_IF_ERROR(ApplyPins(kv.pin, &choice));
       format.formats = std::move(choice.config.formats);
       format.name = choice.name;
     }
@@ -115,10 +119,12 @@ Result<CacheFormat> PlanFormat(const std::string& kv, const CacheWindow& window)
     return CacheFormat::FromPreset(kv, window);
   }
   TQ_ASSIGN_OR_RETURN(const Profile profile, Profile::Load(kv));
+  return PlanFormat(profile, ProfileName(kv), window);
+}
+
+CacheFormat PlanFormat(const Profile& profile, const std::string& name, const CacheWindow& window) {
   CacheFormat format;
-  std::filesystem::path folder(kv);
-  if (!folder.has_filename()) folder = folder.parent_path();
-  format.name = folder.filename().string();
+  format.name = name;
   format.formats = profile.formats;
   format.window = {profile.recent_len, profile.sink_len, window.rollback_len, profile.recent};
   return format;

@@ -8,6 +8,7 @@
 #include "cli/common.h"
 #include "cli/kv_choice.h"
 #include "turboquant/base/status.h"
+#include "turboquant/calibrate/profile.h"
 #include "turboquant/plan/cache_plan.h"
 #include "turboquant/plan/devices.h"
 
@@ -22,6 +23,7 @@ Result<Machine> HostMachine(const std::string& limit);
 
 // One preset or profile folder of --kv as the planner knows it.
 Result<CacheFormat> PlanFormat(const std::string& kv, const CacheWindow& window);
+CacheFormat PlanFormat(const Profile& profile, const std::string& name, const CacheWindow& window);
 
 // kResourceExhausted when the model, its cache of `context` tokens and all else need more than the
 // limit: both numbers, and the longest context that fits. Reads the file's header only. A context

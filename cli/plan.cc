@@ -13,6 +13,7 @@
 #include "cli/plan_output.h"
 #include "cli/plan_traffic.h"
 #include "runtime/evaluate/plan_report.h"
+#include "runtime/model/model_profile.h"
 #include "turboquant/base/file.h"
 #include "turboquant/base/thread_pool.h"
 #include "turboquant/plan/survey.h"
@@ -24,7 +25,7 @@ struct PlanFlags {
   ModelFlags model;
   ShapeFlags shape;
   OutputFlags output;
-  std::string contexts, batches = "1", kv = "f16,k8v4,k4v4,k3v2", weights = "file";
+  std::string contexts, batches = "1", kv, weights = "file";
   std::string device = "host", memory_limit, bandwidth, solve, report, traffic;
   int devices = 1, chunk = 0, recent_len = 256, sink_len = 4;
   int64_t shared_prefix = 0;
@@ -68,6 +69,26 @@ Result<Machine> ChooseMachine(const PlanFlags& flags) {
   m.title = "an accelerator";
   m.memory_bytes = *size;
   return m;
+}
+
+// Without --kv.
+constexpr char kDefaultFormats[] = "f16,k8v4,k4v4,k3v2";
+
+// The profile that a run of the model would find by itself, as a format to plan with; says so.
+// Empty: there is none, or it is of another model.
+Result<std::optional<CacheFormat>> FoundFormat(const std::string& path, const ModelSpec& spec,
+                                               const CacheWindow& window,
+                                               const OutputFlags& output) {
+  TQ_ASSIGN_OR_RETURN(const std::optional<ModelProfile> found, FindModelProfile(path));
+  if (!found) return std::optional<CacheFormat>();
+  CacheFormat format = PlanFormat(found->profile, found->name, window);
+  const std::string where = fmt::format("kv: {} ({})", found->name, found->place);
+  if (const Status fits = CachePlan::Create(spec, format).status(); !fits.ok()) {
+    PrintNote(output, where + " is not planned with: " + fits.message());
+    return std::optional<CacheFormat>();
+  }
+  PrintNote(output, where + ": " + found->profile.Describe());
+  return std::optional<CacheFormat>(std::move(format));
 }
 
 // A number in GB/s, or the file that tq bench bandwidth --json wrote.
@@ -135,17 +156,18 @@ std::string CommandLine(const PlanFlags& flags) {
                        flags.shape.kv_heads, flags.shape.head_dim, flags.shape.params);
   }
   if (!flags.contexts.empty()) out += " --context " + flags.contexts;
-  out += fmt::format(" --batch {} --kv {} --weights {} --device {}", flags.batches, flags.kv,
-                     flags.weights, flags.device);
+  out += fmt::format(" --batch {} --kv {} --weights {} --device {}", flags.batches,
+                     flags.kv.empty() ? kDefaultFormats : flags.kv, flags.weights, flags.device);
   if (flags.devices > 1) out += fmt::format(" --devices {}", flags.devices);
   return out;
 }
 
-// The log against the quantized format that was asked for, or the last of the default list.
+// The log against the quantized format that was asked for, the model's profile, or the last of the
+// default list.
 Result<int> RunTraffic(const PlanFlags& flags, const ModelSpec& spec, const SurveyGrid& grid,
-                       PlanOptions options) {
+                       const CacheFormat& format, PlanOptions options) {
   options.weights = grid.weights.front();
-  TQ_ASSIGN_OR_RETURN(const Planner planner, Planner::Create(spec, grid.formats.back(), options));
+  TQ_ASSIGN_OR_RETURN(const Planner planner, Planner::Create(spec, format, options));
   std::string model;
   if (!flags.shape.given()) {
     TQ_ASSIGN_OR_RETURN(model, flags.model.Path());
@@ -197,7 +219,7 @@ Result<int> RunPlan(const PlanFlags& flags) {
   CacheWindow window;
   window.recent_len = flags.recent_len;
   window.sink_len = flags.sink_len;
-  for (const std::string& name : SplitList(flags.kv, ',')) {
+  for (const std::string& name : SplitList(flags.kv.empty() ? kDefaultFormats : flags.kv, ',')) {
     TQ_ASSIGN_OR_RETURN(CacheFormat format, PlanFormat(name, window));
     grid.formats.push_back(std::move(format));
   }
@@ -210,7 +232,15 @@ Result<int> RunPlan(const PlanFlags& flags) {
   options.shared_prefix = flags.shared_prefix;
   TQ_ASSIGN_OR_RETURN(const ModelSpec spec, ChooseSpec(flags, grid.contexts));
   if (grid.contexts.empty()) grid.contexts = DefaultContexts(spec);
-  if (!flags.traffic.empty()) return RunTraffic(flags, spec, grid, options);
+  std::optional<CacheFormat> found;
+  if (flags.kv.empty() && !flags.shape.given()) {
+    TQ_ASSIGN_OR_RETURN(const std::string path, flags.model.Path());
+    TQ_ASSIGN_OR_RETURN(found, FoundFormat(path, spec, window, flags.output));
+    if (found) grid.formats.insert(grid.formats.begin() + 1, *found);  // behind f16
+  }
+  if (!flags.traffic.empty()) {
+    return RunTraffic(flags, spec, grid, found ? *found : grid.formats.back(), options);
+  }
   TQ_ASSIGN_OR_RETURN(const Survey survey, MakeSurvey(spec, grid, options));
   if (!flags.report.empty()) {
     TQ_ASSIGN_OR_RETURN(const std::vector<Curve> curves, MakeCurves(spec, grid, options));
@@ -242,7 +272,10 @@ Command AddPlan(CLI::App& app) {
   command->add_option("--context", flags->contexts,
                       "Tokens of a sequence, one or several: 8192,32k (default: the trained one)");
   command->add_option("--batch", flags->batches, "Sequences at a time, one or several");
-  command->add_option("--kv", flags->kv, "Cache formats: presets or profile folders");
+  command->add_option(
+      "--kv", flags->kv,
+      "Cache formats: presets or profile folders (default: f16, the model's profile "
+      "if there is one, k8v4, k4v4, k3v2)");
   command->add_option("--weights", flags->weights,
                       "Weight formats: file, bf16, fp8, q8_0, q4_0, ... or bits a weight");
   command->add_option("--device", flags->device,

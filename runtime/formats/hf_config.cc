@@ -488,6 +488,11 @@ Status RefuseQuantized(const JsonObject& config) {
   if (config.Find("quantization_config") == nullptr) return OkStatus();
   const JsonObject q = config.Object("quantization_config");
   TQ_ASSIGN_OR_RETURN(const std::optional<std::string> method, q.Text("quant_method"));
+  // How an engine keeps its cache, over weights that are not quantized.
+  if (method == "modelopt" && q.Find("kv_cache_quant_algo") != nullptr &&
+      q.Find("quant_algo") == nullptr && q.Find("config_groups") == nullptr) {
+    return OkStatus();
+  }
   return Unsupported(
       "the weights of '", config.name(), "' are quantized (quantization_config, ", "method '",
       method.value_or("unknown"),

@@ -80,9 +80,13 @@ constexpr int64_t kShortest = 1, kTrained = 0, kLongest = std::numeric_limits<in
 
 }  // namespace
 
-uint64_t Model::StructureHash() const {
-  const uint64_t short_hash = HashAt(*file_, kShortest), long_hash = HashAt(*file_, kLongest);
+uint64_t StructureHashOf(const GgufFile& file) {
+  const uint64_t short_hash = HashAt(file, kShortest), long_hash = HashAt(file, kLongest);
   return short_hash == long_hash ? short_hash : Hash64(&long_hash, sizeof long_hash, short_hash);
+}
+
+uint64_t Model::StructureHash() const {
+  return StructureHashOf(*file_);
 }
 
 uint64_t Model::CacheHash() const {

@@ -91,4 +91,7 @@ class Model {
   LayerProbe layer_probe_;
 };
 
+// Model::StructureHash() of a file that is not loaded as a model; 0: it is none that is built here.
+uint64_t StructureHashOf(const GgufFile& file);
+
 }  // namespace tq

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Writes the seeds of the fuzz targets into tests/fuzz/corpus (the same bytes each time)."""
+import gzip
 import json
 import pathlib
 import struct
@@ -152,6 +153,29 @@ def plan_seeds():
         {"prompt_tokens": 2**63, "completion_tokens": -1}])).encode()
 
 
+def data_seeds():
+    chat = {"messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "call 5551234 " * 9}]}
+    chunk = lambda text: {"choices": [{"index": 0, "delta": {"content": text}}]}
+    events = "".join(f"data: {json.dumps(chunk(t))}\n\n" for t in ("555", "1234")) + "data: [DONE]\n\n"
+    call = {"tool_calls": [{"index": 0, "id": "1", "function": {"name": "f", "arguments": "{}"}}]}
+    log = "\n".join(map(json.dumps, [
+        chat, {"request": chat, "response": events}, {"request": {"body": json.dumps(chat)}, "response": [chunk("a"), chunk("b")]},
+        {"prompt": "once upon " * 20, "choices": [{"text": "a time", "finish_reason": "length"}]},
+        {"request": chat, "response": {"body": {"choices": [{"message": call, "finish_reason": "tool_calls"}]}}},
+        {"request": chat, "response": [{"choices": [{"delta": call}]}]}, {"prompt": ["a"], "response": "b"}, {"us": 1}])).encode()
+    yield "log", log
+    yield "array", b"[" + log.replace(b"\n", b",\n") + b"]"
+    yield "log_gzip", gzip.compress(log, mtime=0)
+    text = b"".join(b"line %d of a text with 5551234 in it\n" % i for i in range(40))
+    yield "text", text
+    yield "text_gzip", gzip.compress(text, mtime=0)
+    # A raw block in a zstd frame: magic, descriptor, window, 3 bytes of block header.
+    yield "text_zstd", b"\x28\xb5\x2f\xfd\x00\x58" + struct.pack("<I", len(text) << 3 | 1)[:3] + text
+    yield "member", b'{\n    "a": [1, {"us": 2}], "us" : null, "b": "\\"}"\n}'
+    yield "latin", b"Gr\xfc\xdf Gott\n"
+    yield "deep", b'{"messages": ' + b"[" * 300 + b"]" * 300 + b"}"
+
+
 def hf_seeds():
     shape = {"num_hidden_layers": 1, "max_position_embeddings": 8, "hidden_size": 2, "intermediate_size": 2,
              "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 2, "rms_norm_eps": 1e-5, "vocab_size": 4}
@@ -238,7 +262,7 @@ def bert_seeds():
 
 def main():
     for folder, seeds in (("gguf", gguf_seeds), ("safetensors", safetensors_seeds), ("tokenizer", tokenizer_seeds),
-                          ("chat_template", chat_seeds), ("cache_file", cache_file_seeds), ("plan", plan_seeds),
+                          ("chat_template", chat_seeds), ("cache_file", cache_file_seeds), ("plan", plan_seeds), ("data", data_seeds),
                           ("hf_folder", hf_seeds), ("wordpiece", wordpiece_seeds), ("bert", bert_seeds)):
         (HERE / folder).mkdir(parents=True, exist_ok=True)
         for name, data in seeds():

@@ -211,6 +211,59 @@ std::string Hex(uint64_t n) {
   return std::string(text, r.ptr);
 }
 
+// "k" and "v": a number for each layer, or a list with one for each of its heads.
+Status ReadSensitivity(const Json& json, const std::string& where, Profile* p) {
+  Fields f(json, where);
+  TQ_RETURN_IF_ERROR(f.CheckObject());
+  Profile::Sensitivity& out = p->sensitivity.emplace();
+  TQ_RETURN_IF_ERROR(f.Int("bits", 1, 16, &out.bits));
+  const auto heads = static_cast<size_t>(p->model.num_kv_heads);
+  for (const auto& [key, values] : {std::pair("k", &out.k), std::pair("v", &out.v)}) {
+    const Json* rows = f.Get(key);
+    const auto wrong = [&] {
+      return InvalidArgument(where, ".", key, " is not a list with a number, or with ", heads,
+                             " numbers, for each of ", p->model.num_layers, " layers");
+    };
+    if (rows == nullptr || !rows->is_array() ||
+        rows->size() != static_cast<size_t>(p->model.num_layers)) {
+      return wrong();
+    }
+    for (const Json& row : *rows) {
+      const bool of_layer = row.is_number();
+      if (!of_layer && (!row.is_array() || row.size() != heads)) return wrong();
+      if (row.is_array() != (*rows)[0].is_array()) return wrong();
+      for (size_t h = 0; h < (of_layer ? 1 : heads); ++h) {
+        const Json& value = of_layer ? row : row[h];
+        if (!value.is_number()) return wrong();
+        values->push_back(value.get<double>());
+      }
+    }
+  }
+  if (out.k.size() != out.v.size()) {
+    return InvalidArgument(where, ": k has ", out.k.size(), " numbers and v ", out.v.size());
+  }
+  return OkStatus();
+}
+
+Json SensitivityToJson(const Profile::Sensitivity& s, int num_layers) {
+  Json j = {{"bits", s.bits}};
+  const auto n = static_cast<size_t>(std::max(num_layers, 1));
+  for (const auto& [key, values] : {std::pair("k", &s.k), std::pair("v", &s.v)}) {
+    Json rows = Json::array();
+    const size_t heads = values->size() / n;
+    for (size_t l = 0; l < n && heads > 0; ++l) {
+      if (values->size() == n) {
+        rows.push_back((*values)[l]);
+      } else {
+        rows.push_back(
+            std::vector<double>(values->begin() + static_cast<std::ptrdiff_t>(l * heads),
+                                values->begin() + static_cast<std::ptrdiff_t>((l + 1) * heads)));
+      }
+    }
+    j[key] = rows;
+  }
+  return j;
+}
 // What was measured, and how the formats were found.
 Status ReadProvenance(Fields& top, const std::string& name, Profile* p) {
   if (const Json* calibration = top.Get("calibration")) {
@@ -245,6 +298,9 @@ Status ReadProvenance(Fields& top, const std::string& name, Profile* p) {
       TQ_RETURN_IF_ERROR(g.Number("kld_mean", &out.gate_kld_mean));
     }
     TQ_RETURN_IF_ERROR(q.Bool("passed", &out.passed));
+  }
+  if (const Json* sensitivity = top.Get("sensitivity")) {
+    TQ_RETURN_IF_ERROR(ReadSensitivity(*sensitivity, StrCat(name, ": sensitivity"), p));
   }
   if (const Json* bits = top.Get("bits_all_counted")) {
     if (!bits->is_object()) return InvalidArgument(name, ": bits_all_counted is not an object");
@@ -503,6 +559,7 @@ std::string Profile::ToJson() const {
   }
   if (calibration) j["calibration"] = ProvenanceToJson(*calibration);
   if (quality) j["quality"] = QualityToJson(*quality);
+  if (sensitivity) j["sensitivity"] = SensitivityToJson(*sensitivity, model.num_layers);
   double bits = 0;
   for (const HeadFormat& f : formats) bits += BitsPerValue(f, model.head_dim);
   j["bits_per_value"] = formats.empty() ? 0.0 : bits / static_cast<double>(formats.size());

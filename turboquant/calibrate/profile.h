@@ -61,6 +61,13 @@ struct Profile {
     bool passed = false;
   };
   std::optional<Quality> quality;
+  // What the formats were chosen by: mean KL with one head's K, or V, at `bits` and all else kept;
+  // [num_layers * num_kv_heads], or [num_layers] where heads were not told apart.
+  struct Sensitivity {
+    int bits = 2;
+    std::vector<double> k, v;
+  };
+  std::optional<Sensitivity> sensitivity;
   // (context, bits per value with window and sinks counted)
   std::vector<std::pair<int64_t, double>> bits_all_counted;
   std::vector<std::string> notes;  // fields that were ignored, for the caller to show
