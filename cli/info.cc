@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "cli/commands.h"
+#include "cli/info_data.h"
 #include "cli/kv_choice.h"
 #include "cli/loaded_model.h"
 #include "cli/table.h"
@@ -37,6 +38,7 @@ struct InfoFlags {
   std::string subject;  // empty: this machine
   KvFlags kv;
   OutputFlags output;
+  DataFlags data;
   std::string report;
   int64_t context = 0;
   int threads = 0;
@@ -341,9 +343,9 @@ Result<int> CacheFileInfo(const InfoFlags& flags) {
 }  // namespace
 
 Command AddInfo(CLI::App& app) {
-  CLI::App* command =
-      AddCommand(app, "info", "What there is: this machine, a model, a profile or a cache file",
-                 "tq info && tq info model.gguf --kv k3v2 --pin \"1,10=k8v4\"");
+  CLI::App* command = AddCommand(
+      app, "info", "What there is: this machine, a model, a profile, a cache file, your data",
+      "tq info && tq info model.gguf --kv k3v2 --pin \"1,10=k8v4\"");
   auto flags = std::make_shared<InfoFlags>();
   command
       ->add_option("model,--model", flags->subject,
@@ -351,11 +353,14 @@ Command AddInfo(CLI::App& app) {
                    "nothing: this machine")
       ->type_name("FILE");
   flags->kv.Add(command);
-  command->add_option("--context", flags->context,
-                      "The context that --kv auto decides for; 0 = what the model was trained for");
+  command->add_option(
+      "--context", flags->context,
+      "The context that --kv auto decides for, and the windows of --data; 0 = what the "
+      "model was trained for");
   command->add_option("--threads", flags->threads, "Threads; 0 = one per physical core");
   command->add_option("--report", flags->report, "Of a profile: write an HTML report there")
       ->type_name("FILE");
+  flags->data.Add(command);
   flags->output.Add(command);
   return {"info", [flags]() -> Result<int> {
             const bool is_profile = !flags->subject.empty() && IsProfile(flags->subject);
@@ -364,6 +369,9 @@ Command AddInfo(CLI::App& app) {
             }
             if (flags->threads < 0 || flags->threads > 1024) {
               return InvalidArgument("--threads ", flags->threads, " is outside 0..1024");
+            }
+            if (!flags->data.data.empty()) {
+              return DataInfo(flags->subject, flags->data, flags->context, flags->output);
             }
             if (flags->subject.empty()) return MachineInfo(*flags);
             if (is_profile) return ProfileInfo(*flags);

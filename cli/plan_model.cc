@@ -9,6 +9,7 @@
 #include "runtime/model/architecture.h"
 #include "turboquant/base/file.h"
 #include "turboquant/base/safetensors.h"
+#include "turboquant/linear/weight.h"
 #include "turboquant/plan/config_reader.h"
 #include "turboquant/plan/devices.h"
 
@@ -26,6 +27,15 @@ using StoredGroups = std::map<std::string, Stored>;
 
 bool Contains(const std::string& text, const char* part) {
   return text.find(part) != std::string::npos;
+}
+
+// What a tensor takes once it is loaded here: matrices are packed, and some types grow by it.
+size_t LoadedBytes(const GgufTensor& t) {
+  const Result<WeightType> type = WeightTypeOf(GgmlTypeName(t.type));
+  if (!type.ok() || t.shape.size() < 2) return t.num_bytes();
+  size_t matrices = 1;  // of experts
+  for (size_t d = 2; d < t.shape.size(); ++d) matrices *= static_cast<size_t>(t.shape[d]);
+  return matrices * PackedMatrixBytes(*type, t.shape[1], t.shape[0]);
 }
 
 // The group of a tensor by its name, in the spelling of GGUF or of transformers.
@@ -233,7 +243,7 @@ Result<ModelSpec> SpecFromGguf(const GgufFile& file, int64_t context) {
   for (const GgufTensor& t : file.tensors()) {
     Stored& s = stored[GroupOf(t.name, t.shape.size())];
     s.params += static_cast<double>(t.num_elements());
-    s.bytes += t.num_bytes();
+    s.bytes += LoadedBytes(t);
     ++types[GgmlTypeName(t.type)];
   }
   UseStored(stored, &spec);
@@ -243,7 +253,7 @@ Result<ModelSpec> SpecFromGguf(const GgufFile& file, int64_t context) {
 
 namespace {
 
-Result<ModelSpec> SpecFromFolder(const std::string& folder) {
+Result<ModelSpec> SpecFromFolder(const std::string& folder, int64_t context) {
   const std::string config = (fs::path(folder) / "config.json").string();
   if (!FileExists(config)) {
     return NotFound("'", folder,
@@ -251,7 +261,7 @@ Result<ModelSpec> SpecFromFolder(const std::string& folder) {
                     "config.json");
   }
   TQ_ASSIGN_OR_RETURN(const std::string text, ReadFile(config));
-  TQ_ASSIGN_OR_RETURN(ModelSpec spec, ReadModelConfig(text, config));
+  TQ_ASSIGN_OR_RETURN(ModelSpec spec, ReadModelConfig(text, config, context));
   const auto from_config = [&spec](const Status& why) {
     spec.notes.push_back(
         StrCat("weights are counted as bf16 from config.json, since they cannot be read: ",
@@ -281,10 +291,10 @@ Result<ModelSpec> SpecFromFolder(const std::string& folder) {
 }  // namespace
 
 Result<ModelSpec> SpecFromPath(const std::string& path, int64_t context) {
-  if (IsDirectory(path)) return SpecFromFolder(path);
+  if (IsDirectory(path)) return SpecFromFolder(path, context);
   if (fs::path(path).extension() == ".json") {
     TQ_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-    return ReadModelConfig(text, path);
+    return ReadModelConfig(text, path, context);
   }
   TQ_ASSIGN_OR_RETURN(const GgufFile file, GgufFile::Open(path));
   Result<ModelSpec> spec = SpecFromGguf(file, context);

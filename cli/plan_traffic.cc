@@ -11,6 +11,7 @@
 #include "cli/common.h"
 #include "cli/loaded_model.h"
 #include "cli/table.h"
+#include "runtime/evaluate/input_file.h"
 #include "runtime/formats/gguf.h"
 #include "runtime/tokenizer/tokenizer.h"
 #include "turboquant/base/file.h"
@@ -36,7 +37,7 @@ Json OrNull(const std::optional<T>& value) {
 }  // namespace
 
 Result<Traffic> LoadTraffic(const std::string& path, const std::string& model_path) {
-  TQ_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  TQ_ASSIGN_OR_RETURN(const std::string text, ReadInputFile(path));
   TokenCounter count;
   std::unique_ptr<Tokenizer> tokenizer;
   Status status;

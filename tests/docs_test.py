@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).parents[1].resolve()
-RUN = ["README.md", "docs/concepts.md", "docs/guides/plan.md"]
+RUN = ["README.md", "docs/concepts.md", "docs/guides/plan.md", "docs/guides/data.md"]
 SKIPPED_FOLDERS = re.compile(r"^(build[^/]*|\.venv|\.cache|\.git)/")
 
 

@@ -229,7 +229,6 @@ class CorpusReader {
     CorpusItem item;
     item.kind = logged->is_chat ? CorpusItem::Kind::kChat : CorpusItem::Kind::kCompletion;
     item.name = where;
-    item.body = logged->body.dump();
     item.text = std::move(logged->prompt);
     for (LoggedMessage& m : logged->messages) {
       if (!m.tool_calls.empty() && !m.content.empty()) m.content += '\n';
@@ -244,6 +243,8 @@ class CorpusReader {
       }
     }
     if (item.bytes() == 0) return Skip("its texts are empty", where);
+    if (!sample_.Wants(item)) return;
+    item.body = logged->body.dump();
     if (!sample_.AddRequest(std::move(item))) {
       Skip("it is longer than all of --max-tokens", where);
     }

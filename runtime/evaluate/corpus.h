@@ -111,6 +111,7 @@ class CorpusEncoder {
   explicit CorpusEncoder(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
   const Tokenizer* tokenizer_;
   std::optional<ChatTemplate> chat_template_;
+  TokenId end_of_turn_ = -1;
 };
 
 // Tokens really used.

@@ -132,6 +132,13 @@ Result<CorpusEncoder> CorpusEncoder::Create(const Tokenizer& tokenizer) {
   if (!tokenizer.chat_template().empty()) {
     TQ_ASSIGN_OR_RETURN(encoder.chat_template_, ChatTemplate::Parse(tokenizer.chat_template()));
   }
+  // Some models end a turn with another token than a text; their template writes it.
+  encoder.end_of_turn_ = tokenizer.eos();
+  for (const TokenId id : tokenizer.stop_tokens()) {
+    if (tokenizer.chat_template().find(tokenizer.TokenBytes(id)) == std::string::npos) continue;
+    encoder.end_of_turn_ = id;
+    break;
+  }
   return encoder;
 }
 
@@ -163,9 +170,8 @@ Result<TokenSequence> CorpusEncoder::Encode(const CorpusItem& item) const {
   const std::vector<TokenId> tokens =
       tokenizer_->Encode(answer, {.add_bos = false, .parse_special = false});
   out.tokens.insert(out.tokens.end(), tokens.begin(), tokens.end());
-  if (item.answer->finish_reason != "length" && tokenizer_->eos() >= 0) {
-    out.tokens.push_back(tokenizer_->eos());
-  }
+  const TokenId end = item.kind == CorpusItem::Kind::kChat ? end_of_turn_ : tokenizer_->eos();
+  if (item.answer->finish_reason != "length" && end >= 0) out.tokens.push_back(end);
   return out;
 }
 

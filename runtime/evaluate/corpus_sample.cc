@@ -93,11 +93,22 @@ size_t CorpusItem::bytes() const {
 CorpusSample::CorpusSample(const CorpusOptions& options)
     : options_(options), budget_bytes_(options.max_tokens * kCorpusBytesPerToken) {}
 
+uint64_t CorpusSample::KeyOf(const CorpusItem& item, uint64_t content) const {
+  return Mix(BeginningOf(item, content), options_.seed);
+}
+
+bool CorpusSample::Wants(const CorpusItem& item) {
+  if (limit_ == UINT64_MAX) return true;
+  const bool wanted = KeyOf(item, HashOf(Canonical(item))) < limit_;
+  not_sampled_ += !wanted;
+  return wanted;
+}
+
 bool CorpusSample::AddRequest(CorpusItem item) {
   if (static_cast<int64_t>(item.bytes()) > budget_bytes_) return false;
   Kept kept;
   kept.content = HashOf(Canonical(item));
-  const uint64_t key = Mix(BeginningOf(item, kept.content), options_.seed);
+  const uint64_t key = KeyOf(item, kept.content);
   kept.item = std::move(item);
   Add(key, std::move(kept));
   return true;

@@ -21,6 +21,8 @@ class CorpusSample {
  public:
   explicit CorpusSample(const CorpusOptions& options);
 
+  // False: a request of these texts would not be kept, as the sample is by now; it is counted.
+  bool Wants(const CorpusItem& item);
   // False: the item alone is larger than everything that may be kept.
   bool AddRequest(CorpusItem item);
   // A file of text; the pieces that follow are its parts, at increasing offsets.
@@ -46,6 +48,7 @@ class CorpusSample {
   };
 
   static int64_t BytesOf(const Kept& kept);
+  uint64_t KeyOf(const CorpusItem& item, uint64_t content) const;
   void Add(uint64_t key, Kept kept);
   void Evict();
   void DropSharedPrefixes(std::vector<Kept>* kept);

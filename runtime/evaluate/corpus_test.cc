@@ -109,38 +109,32 @@ std::string Zstd(const std::string& text) {
   return out;
 }
 
-Result<std::string> ReadAll(const std::string& path) {
-  TQ_ASSIGN_OR_RETURN(InputFile file, InputFile::Open(path));
-  std::string out;
-  for (;;) {
-    TQ_ASSIGN_OR_RETURN(const std::string_view bytes, file.Read());
-    if (bytes.empty()) return out;
-    out += bytes;
-  }
-}
-
 TEST_F(CorpusTest, ArchivesGiveWhatWentIn) {
   const std::string text = Words(1, 300000);
   for (const std::string& packed :
        {text, Gzip(text), Zstd(text), Gzip(text.substr(0, 1000)) + Gzip(text.substr(1000)),
         Zstd(text.substr(0, 1000)) + Zstd(text.substr(1000))}) {
-    const auto read = ReadAll(Write("file", packed));
+    const auto read = ReadInputFile(Write("file", packed));
     ASSERT_TRUE(read.ok()) << read.status().ToString();
     EXPECT_TRUE(*read == text);
   }
-  EXPECT_EQ(*ReadAll(Write("empty", "")), "");
+  EXPECT_EQ(*ReadInputFile(Write("empty", "")), "");
+  // Small files that unpack to a lot are refused at the bound.
+  const std::string bomb = Write("bomb", Gzip(std::string(10000000, 'a')));
+  EXPECT_EQ(ReadInputFile(bomb, 9999999).status().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReadInputFile(bomb, 10000000)->size(), 10000000u);
 }
 
 TEST_F(CorpusTest, TruncatedArchivesAreDataLossAtEveryByte) {
   const std::string text = Words(1, 300);
   for (const std::string& packed : {Gzip(text), Zstd(text)}) {
     for (size_t n = 4; n < packed.size(); ++n) {
-      const auto read = ReadAll(Write("file", packed.substr(0, n)));
+      const auto read = ReadInputFile(Write("file", packed.substr(0, n)));
       ASSERT_EQ(read.status().code(), StatusCode::kDataLoss) << n;
     }
   }
-  EXPECT_EQ(ReadAll((folder_ / "none").string()).status().code(), StatusCode::kNotFound);
-  EXPECT_EQ(ReadAll(folder_.string()).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(ReadInputFile((folder_ / "none").string()).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(ReadInputFile(folder_.string()).status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST_F(CorpusTest, RequestsOfEveryPackingAreTheSame) {
@@ -330,6 +324,75 @@ TEST_F(CorpusTest, ReadingCanBeStopped) {
   CorpusOptions options = Options({Write("a.jsonl", Log(1000))});
   options.progress = [](size_t done, size_t, const std::string&) { return done < 1; };
   EXPECT_EQ(ReadCorpus(options).status().code(), StatusCode::kCancelled);
+}
+
+class ChatTokenizer : public ByteTokenizer {
+ public:
+  explicit ChatTokenizer(const std::string& chat_template) { chat_template_ = chat_template; }
+};
+
+std::string Text(const Tokenizer& tokenizer, const std::vector<TokenId>& tokens, size_t from,
+                 size_t to) {
+  std::string out;
+  for (size_t i = from; i < to; ++i) out += tokenizer.TokenBytes(tokens[i]);
+  return out;
+}
+
+TEST(CorpusEncoder, AConversationEndsWithItsAnswer) {
+  const ChatTokenizer tokenizer(
+      "{% for m in messages %}({{ m.role }}){{ m.content }}<end>{% endfor %}"
+      "{% if add_generation_prompt %}(assistant){% endif %}");
+  const auto encoder = CorpusEncoder::Create(tokenizer);
+  ASSERT_TRUE(encoder.ok()) << encoder.status().ToString();
+  CorpusItem item;
+  item.kind = CorpusItem::Kind::kChat;
+  item.messages = {{"developer", "be brief"}, {"user", "hi"}};
+  const auto open = encoder->Encode(item);
+  ASSERT_TRUE(open.ok()) << open.status().ToString();
+  EXPECT_EQ(open->prompt_len, open->tokens.size());
+  EXPECT_FALSE(open->is_text);
+  item.answer = RecordedAnswer{"hello", "", "stop"};
+  const auto whole = encoder->Encode(item);
+  ASSERT_TRUE(whole.ok());
+  EXPECT_EQ(Text(tokenizer, whole->tokens, 0, whole->prompt_len),
+            "(system)be brief<end>(user)hi<end>(assistant)");
+  EXPECT_EQ(Text(tokenizer, whole->tokens, whole->prompt_len, whole->tokens.size()), "hello<end>");
+  EXPECT_EQ(whole->tokens.back(), tokenizer.eos());
+  // An answer that was cut off has no end.
+  item.answer->finish_reason = "length";
+  EXPECT_EQ(encoder->Encode(item)->tokens.size(), whole->tokens.size() - 1);
+  item.answer->tool_calls = "[{}]";
+  const auto call = encoder->Encode(item);
+  EXPECT_EQ(Text(tokenizer, call->tokens, call->prompt_len, call->tokens.size()), "hello\n[{}]");
+}
+
+TEST(CorpusEncoder, WithoutATemplateAndWithOneThatRefuses) {
+  CorpusItem item;
+  item.kind = CorpusItem::Kind::kChat;
+  item.name = "log, line 7";
+  item.messages = {{"user", std::string(40, 'a')}};
+  item.answer = RecordedAnswer{"b", "", ""};
+  const ByteTokenizer bytes;
+  const auto plain = CorpusEncoder::Create(bytes);
+  ASSERT_TRUE(plain.ok());
+  EXPECT_FALSE(plain->has_template());
+  const auto joined = plain->Encode(item);
+  EXPECT_EQ(Text(bytes, joined->tokens, 0, joined->tokens.size()),
+            std::string(40, 'a') + "\n\nb<end>");
+
+  const ChatTokenizer strict("{{ raise_exception('only system here') }}");
+  CorpusItem text;
+  text.text = std::string(100, 't');
+  const auto encoder = CorpusEncoder::Create(strict);
+  const auto packed = PackWindows(*encoder, {item, text}, 64, 0, 0);
+  ASSERT_TRUE(packed.ok()) << packed.status().ToString();
+  EXPECT_EQ(packed->report.sequences, 1);
+  ASSERT_EQ(packed->report.skipped.size(), 1u);
+  EXPECT_EQ(packed->report.skipped[0].example, "log, line 7");
+  EXPECT_NE(packed->report.skipped[0].reason.find("only system here"), std::string::npos);
+  const Status none = PackWindows(*encoder, {item}, 64, 0, 0).status();
+  EXPECT_EQ(none.code(), StatusCode::kDataLoss);
+  EXPECT_NE(none.message().find("log, line 7"), std::string::npos) << none.message();
 }
 
 TokenSequence Sequence(int first, size_t length, bool is_text = false, bool has_bos = false) {

@@ -150,4 +150,17 @@ int64_t InputFile::bytes_read() const {
   return state_->total;
 }
 
+Result<std::string> ReadInputFile(const std::string& path, size_t max_bytes) {
+  TQ_ASSIGN_OR_RETURN(InputFile file, InputFile::Open(path));
+  std::string out;
+  for (;;) {
+    TQ_ASSIGN_OR_RETURN(const std::string_view bytes, file.Read());
+    if (bytes.empty()) return out;
+    if (bytes.size() > max_bytes - out.size()) {
+      return ResourceExhausted("'", path, "' unpacks to more than ", max_bytes, " bytes");
+    }
+    out += bytes;
+  }
+}
+
 }  // namespace tq

@@ -29,4 +29,7 @@ class InputFile {
   std::unique_ptr<State> state_;
 };
 
+// All of it, unpacked. kResourceExhausted: more than `max_bytes`.
+Result<std::string> ReadInputFile(const std::string& path, size_t max_bytes = size_t{4} << 30);
+
 }  // namespace tq

@@ -4,6 +4,8 @@
 #include <iterator>
 #include <numbers>
 
+#include "turboquant/plan/config_defaults.h"
+
 namespace tq {
 namespace {
 
@@ -73,20 +75,6 @@ constexpr TensorRule kGptOss[] = {
     {"mlp.experts.down_proj_bias", "ffn_down_exps.bias", kF32},
 };
 
-// The same values as the planner's (turboquant/plan/config_reader.cc).
-constexpr KeyDefault kQwen3Defaults[] = {{"num_key_value_heads", 32}, {"head_dim", 128}};
-constexpr KeyDefault kGemma2Defaults[] = {{"head_dim", 256}, {"sliding_window", 4096}};
-constexpr KeyDefault kGemma3Defaults[] = {
-    {"vocab_size", 262208},
-    {"max_position_embeddings", 131072},
-    {"num_attention_heads", 8},
-    {"num_key_value_heads", 4},
-    {"head_dim", 256},
-    {"sliding_window", 4096},
-    {"rms_norm_eps", 1e-6, true},
-};
-constexpr KeyDefault kGptOssDefaults[] = {{"head_dim", 64}, {"sliding_window", 128}};
-
 constexpr HfArchitecture kArchitectures[] = {
     {.model_type = "llama",
      .gguf = "llama",
@@ -101,34 +89,27 @@ constexpr HfArchitecture kArchitectures[] = {
      .permute_rows = true,
      .tensors = {kAttention, kFfnNorm, kMixtral}},
     {.model_type = "qwen2", .gguf = "qwen2", .tensors = {kAttention, kFfnNorm, kFfn}},
-    {.model_type = "qwen3",
-     .gguf = "qwen3",
-     .tensors = {kAttention, kQkNorm, kFfnNorm, kFfn},
-     .defaults = kQwen3Defaults},
+    {.model_type = "qwen3", .gguf = "qwen3", .tensors = {kAttention, kQkNorm, kFfnNorm, kFfn}},
     {.model_type = "qwen3_moe",
      .gguf = "qwen3moe",
-     .tensors = {kAttention, kQkNorm, kFfnNorm, kQwen3Moe},
-     .defaults = kQwen3Defaults},
+     .tensors = {kAttention, kQkNorm, kFfnNorm, kQwen3Moe}},
     {.model_type = "gemma2",
      .gguf = "gemma2",
      .norm_plus_one = true,
      .window_period = 2,
      .activation = "gelu_pytorch_tanh",
-     .tensors = {kAttention, kGemmaNorms, kFfn},
-     .defaults = kGemma2Defaults},
+     .tensors = {kAttention, kGemmaNorms, kFfn}},
     {.model_type = "gemma3_text",
      .gguf = "gemma3",
      .norm_plus_one = true,
      .window_period = 6,
      .activation = "gelu_pytorch_tanh",
-     .tensors = {kAttention, kQkNorm, kGemmaNorms, kFfn},
-     .defaults = kGemma3Defaults},
+     .tensors = {kAttention, kQkNorm, kGemmaNorms, kFfn}},
     {.model_type = "phi3", .gguf = "phi3", .tensors = {kPhi3, kFfnNorm}},
     {.model_type = "gpt_oss",
      .gguf = "gpt-oss",
      .window_period = 2,
-     .tensors = {kAttention, kGptOss},
-     .defaults = kGptOssDefaults},
+     .tensors = {kAttention, kGptOss}},
 };
 
 // --- Keys ----------------------------------------------------------------------------------------
@@ -517,7 +498,7 @@ Result<HfConfig> ReadHfConfig(const nlohmann::json& config, const std::string& n
     if (type != architecture.model_type) continue;
     HfConfig out;
     nlohmann::json whole = inner.empty() ? nlohmann::json::object() : inner.json();
-    for (const KeyDefault& d : architecture.defaults) {
+    for (const ConfigDefault& d : ConfigDefaults(architecture.model_type)) {
       if (whole.contains(d.key)) continue;
       if (d.is_float) {
         whole[d.key] = d.value;

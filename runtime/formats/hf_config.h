@@ -37,13 +37,6 @@ struct TensorRule {
   TensorChange change = TensorChange::kNone;
 };
 
-// What a configuration leaves out because it equals the default of its class.
-struct KeyDefault {
-  const char* key;
-  double value;
-  bool is_float = false;
-};
-
 struct HfArchitecture {
   const char* model_type;      // of config.json
   const char* gguf;            // general.architecture
@@ -52,7 +45,6 @@ struct HfArchitecture {
   int window_period = 1;       // every n-th layer has no window; 1: all have it, if there is one
   const char* activation = "silu";
   std::array<std::span<const TensorRule>, 4> tensors;  // tables, some may be empty
-  std::span<const KeyDefault> defaults = {};
 };
 
 struct HfConfig {

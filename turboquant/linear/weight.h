@@ -148,6 +148,13 @@ constexpr int PackedBlockBytes(WeightType type) {
   return PackedHeaderBytes(f) + f.block_len / kBlockLen * PackedPartBytes(f);
 }
 
+// What PackedMatrix::bytes() of a matrix will be.
+constexpr size_t PackedMatrixBytes(WeightType type, int64_t out_dim, int64_t in_dim) {
+  const auto panels = static_cast<size_t>((out_dim + kPanelRows - 1) / kPanelRows);
+  const auto blocks = static_cast<size_t>(in_dim / WeightBlockLen(type));
+  return panels * blocks * static_cast<size_t>(PackedBlockBytes(type));
+}
+
 // A row of 32 inputs in a packed block, number by number: what the references read.
 struct PackedPart {
   const WeightLayout& layout;

@@ -66,6 +66,7 @@ TEST(PackedMatrix, DecodesEveryTypeInTheOrderAskedFor) {
         auto m =
             PackedMatrix::Pack(type, out, in, rows, reverse ? order : std::vector<int32_t>(), pool);
         ASSERT_TRUE(m.ok()) << m.status().ToString();
+        EXPECT_EQ(m->bytes(), PackedMatrixBytes(type, out, in));
         for (int64_t r = 0; r < out; ++r) {
           std::vector<float> got(static_cast<size_t>(in)), want(got.size());
           const auto source = static_cast<size_t>(reverse ? out - 1 - r : r);

@@ -5,8 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
+
+#include "turboquant/base/json_object.h"
+#include "turboquant/plan/config_defaults.h"
 
 namespace tq {
 namespace {
@@ -45,9 +50,15 @@ class Reader {
   }
   // Absent is `value`, silently: for fields whose absence means that there is no such thing.
   int64_t IntOr(const char* key, int64_t value) { return Has(key) ? Int(key) : value; }
-  // Absent is the family's default, with a note.
-  int64_t IntDefault(const char* key, int64_t value) {
+  // Absent is the family's default, with a note; an error where it has none.
+  int64_t IntDefault(const char* key) {
     if (Has(key)) return Int(key);
+    const std::span<const ConfigDefault> all = ConfigDefaults(fields_->family);
+    const auto it = std::find_if(all.begin(), all.end(), [&](const ConfigDefault& d) {
+      return d.key == std::string_view(key);
+    });
+    if (it == all.end()) return Int(key);
+    const auto value = static_cast<int64_t>(it->value);
     fields_->notes.push_back(
         StrCat("config.json has no ", key, ": ", value, ", the default of ", fields_->family));
     return value;
@@ -194,8 +205,8 @@ void ReadQwen2(Reader& r, ModelFields* f) {
 }
 
 void ReadQwen3(Reader& r, ModelFields* f) {
-  f->num_kv_heads = {r.IntDefault("num_key_value_heads", 32)};
-  f->head_dim = r.IntDefault("head_dim", 128);
+  f->num_kv_heads = {r.IntDefault("num_key_value_heads")};
+  f->head_dim = r.IntDefault("head_dim");
   ReadFfn(r, f);
   f->tied_embeddings = r.BoolOr("tie_word_embeddings", false);
   f->qk_norm = true;
@@ -233,15 +244,15 @@ void ReadQwen3Moe(Reader& r, ModelFields* f) {
 // Gated delta net on most layers, full attention with an output gate on every fourth.
 void ReadQwen3Next(Reader& r, ModelFields* f) {
   f->num_kv_heads = {r.Int("num_key_value_heads")};
-  f->head_dim = r.IntDefault("head_dim", 256);
+  f->head_dim = r.IntDefault("head_dim");
   ReadFfn(r, f);
   f->tied_embeddings = r.BoolOr("tie_word_embeddings", false);
   f->qk_norm = f->gated_q = true;
-  f->linear_k_heads = r.IntDefault("linear_num_key_heads", 16);
-  f->linear_v_heads = r.IntDefault("linear_num_value_heads", 32);
-  f->linear_k_dim = r.IntDefault("linear_key_head_dim", 128);
-  f->linear_v_dim = r.IntDefault("linear_value_head_dim", 128);
-  f->conv_kernel = r.IntDefault("linear_conv_kernel_dim", 4);
+  f->linear_k_heads = r.IntDefault("linear_num_key_heads");
+  f->linear_v_heads = r.IntDefault("linear_num_value_heads");
+  f->linear_k_dim = r.IntDefault("linear_key_head_dim");
+  f->linear_v_dim = r.IntDefault("linear_value_head_dim");
+  f->conv_kernel = r.IntDefault("linear_conv_kernel_dim");
   const std::string state = r.TextOr("mamba_ssm_dtype", "");
   if (state.empty()) {
     f->notes.push_back("config.json has no mamba_ssm_dtype: recurrent states counted in float32");
@@ -252,7 +263,7 @@ void ReadQwen3Next(Reader& r, ModelFields* f) {
                        "'; supported: float32, bfloat16, float16"));
   }
   if (!ReadLayerTypes(r, f)) {
-    const int64_t interval = r.IntDefault("full_attention_interval", 4);
+    const int64_t interval = r.IntDefault("full_attention_interval");
     if (interval < 1) {
       return r.Fail(
           InvalidArgument("field 'full_attention_interval' = ", interval, "; expected 1 or more"));
@@ -264,25 +275,25 @@ void ReadQwen3Next(Reader& r, ModelFields* f) {
 
 void ReadGemma2(Reader& r, ModelFields* f) {
   f->num_kv_heads = {r.Int("num_key_value_heads")};
-  f->head_dim = r.IntDefault("head_dim", 256);
+  f->head_dim = r.IntDefault("head_dim");
   ReadFfn(r, f);
   f->tied_embeddings = r.BoolOr("tie_word_embeddings", true);
   f->four_norms = true;
-  f->window = r.IntDefault("sliding_window", 4096);
+  f->window = r.IntDefault("sliding_window");
   if (!ReadLayerTypes(r, f)) EveryNthFull(2, LayerKind::kWindow, f);
 }
 
 void ReadGemma3(Reader& r, ModelFields* f) {
-  f->num_kv_heads = {r.IntDefault("num_key_value_heads", 4)};
-  f->head_dim = r.IntDefault("head_dim", 256);
+  f->num_kv_heads = {r.IntDefault("num_key_value_heads")};
+  f->head_dim = r.IntDefault("head_dim");
   ReadFfn(r, f);
   f->tied_embeddings = r.BoolOr("tie_word_embeddings", true);
   f->four_norms = f->qk_norm = true;
-  f->window = r.IntDefault("sliding_window", 4096);
+  f->window = r.IntDefault("sliding_window");
   if (ReadLayerTypes(r, f)) return;
   const char* key =
       r.Has("_sliding_window_pattern") ? "_sliding_window_pattern" : "sliding_window_pattern";
-  const int64_t period = r.IntDefault(key, 6);
+  const int64_t period = r.IntDefault(key);
   if (period < 1) {
     return r.Fail(InvalidArgument("field '", key, "' = ", period, "; expected 1 or more"));
   }
@@ -291,10 +302,10 @@ void ReadGemma3(Reader& r, ModelFields* f) {
 
 void ReadGptOss(Reader& r, ModelFields* f) {
   f->num_kv_heads = {r.Int("num_key_value_heads")};
-  f->head_dim = r.IntDefault("head_dim", 64);
+  f->head_dim = r.IntDefault("head_dim");
   f->tied_embeddings = r.BoolOr("tie_word_embeddings", false);
   f->qkv_bias = f->o_bias = f->k_bias_center = r.BoolOr("attention_bias", true);
-  f->window = r.IntDefault("sliding_window", 128);
+  f->window = r.IntDefault("sliding_window");
   f->num_experts = r.Int("num_local_experts");
   f->experts_per_token =
       r.Has("num_experts_per_tok") ? r.Int("num_experts_per_tok") : r.Int("experts_per_token");
@@ -356,9 +367,9 @@ constexpr Family kFamilies[] = {
 void ReadGemma3Common(Reader& r, ModelFields* f) {
   f->num_layers = r.Int("num_hidden_layers");
   f->hidden_dim = r.Int("hidden_size");
-  f->vocab_size = r.IntDefault("vocab_size", 262208);
-  f->context_len = r.IntDefault("max_position_embeddings", 131072);
-  f->num_q_heads = r.IntDefault("num_attention_heads", 8);
+  f->vocab_size = r.IntDefault("vocab_size");
+  f->context_len = r.IntDefault("max_position_embeddings");
+  f->num_q_heads = r.IntDefault("num_attention_heads");
 }
 
 }  // namespace
@@ -369,10 +380,8 @@ std::string SupportedModelTypes() {
   return out;
 }
 
-Result<ModelSpec> ReadModelConfig(std::string_view text, const std::string& name) {
-  const Json root = Json::parse(text, nullptr, false);
-  if (root.is_discarded()) return DataLoss("'", name, "' is not JSON");
-  if (!root.is_object()) return DataLoss("'", name, "' is no JSON object");
+Result<ModelSpec> ReadModelConfig(std::string_view text, const std::string& name, int64_t context) {
+  TQ_ASSIGN_OR_RETURN(const Json root, ParseJsonObject(text, name));
   const bool nested = root.contains("text_config") && root["text_config"].is_object();
   const Json& json = nested ? root["text_config"] : root;
   ModelFields fields;
@@ -395,8 +404,7 @@ Result<ModelSpec> ReadModelConfig(std::string_view text, const std::string& name
     ReadCommon(reader, &fields);
   }
   if (reader.status().ok()) family->read(reader, &fields);
-  // A window as long as the context cuts nothing.
-  if (fields.context_len > 0 && fields.window >= fields.context_len) {
+  if (fields.context_len > 0 && fields.window >= std::max(fields.context_len, context)) {
     std::replace(fields.kinds.begin(), fields.kinds.end(), LayerKind::kWindow, LayerKind::kFull);
   }
   // Only the outer part of a composed configuration may say that embeddings are tied.

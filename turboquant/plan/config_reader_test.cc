@@ -148,8 +148,8 @@ TEST(ReadModelConfig, ErrorsNameTheField) {
     StatusCode code;
     const char* message;
   } cases[] = {
-      {"[1]", StatusCode::kDataLoss, "'c.json' is no JSON object"},
-      {"{", StatusCode::kDataLoss, "'c.json' is not JSON"},
+      {"[1]", StatusCode::kDataLoss, "'c.json' is not a JSON object (3 bytes)"},
+      {"{", StatusCode::kDataLoss, "'c.json' is not a JSON object (1 bytes)"},
       {"{}", StatusCode::kInvalidArgument, "c.json: field 'model_type' is missing"},
       {R"({"model_type": 7})", StatusCode::kInvalidArgument,
        "c.json: field 'model_type' is 7; a string was expected"},
@@ -241,6 +241,32 @@ TEST(CachePlan, KindsOfLayers) {
   EXPECT_EQ(windowed->At(100000, 128).in_flight, 1 * block);
   EXPECT_EQ(windowed->F16Bytes(100000), size_t{100} * 2 * 2 * 64 * 2);
   EXPECT_EQ(windowed->quantized_layers(), 0);
+}
+
+// The runtime's rule (ReadWindows): a window as long as what is read cuts nothing.
+TEST(ReadModelConfig, WindowsAsLongAsTheContextCutNothing) {
+  const auto layers = [](const char* window, int64_t context) {
+    const std::string json = StrCat(
+        R"({"model_type": "mistral", "hidden_size": 256, "intermediate_size": 512, )",
+        R"("num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, )",
+        R"("vocab_size": 100, "max_position_embeddings": 4096, "sliding_window": )", window, "}");
+    const Result<ModelSpec> spec = ReadModelConfig(json, "c.json", context);
+    return spec.ok() ? spec->DescribeLayers() : spec.status().ToString();
+  };
+  EXPECT_EQ(layers("4096", 0), "2 full 2 x 64");
+  EXPECT_EQ(layers("5000", 4096), "2 full 2 x 64");
+  EXPECT_EQ(layers("4096", 8192), "2 window(4096) 2 x 64");
+  EXPECT_EQ(layers("4095", 0), "2 window(4095) 2 x 64");
+}
+
+TEST(ReadModelConfig, DeepNestingIsRefusedWherever) {
+  const std::string deep = std::string(100000, '[') + std::string(100000, ']');
+  for (const std::string& json : {deep, R"({"model_type": "llama", "hidden_size": )" + deep + "}",
+                                  R"({"text_config": {"layer_types": )" + deep + "}}"}) {
+    const Status status = ReadModelConfig(json, "c.json").status();
+    EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+    EXPECT_EQ(status.message(), "'c.json' nests more than 100 deep");
+  }
 }
 
 }  // namespace

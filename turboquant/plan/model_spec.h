@@ -36,7 +36,7 @@ struct LayerSpec {
 struct WeightGroup {
   std::string name;
   double params = 0, active = 0;
-  size_t stored_bytes = 0;  // as the file has them; 0 = no file was read
+  size_t stored_bytes = 0;  // as loaded from a file; 0 = no file was read
   bool is_matrix = true;    // false: norms and biases, which no weight format shrinks
   bool is_expert = false;   // `active` grows with the batch
 };

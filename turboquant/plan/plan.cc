@@ -229,7 +229,7 @@ Result<MemoryPlan> Planner::Memory(int64_t context, int64_t batch) const {
     plan.weights_bytes += bytes;
     std::string note = options_.weights.name;
     if (options_.weights.bits == 0) {
-      note = g.stored_bytes > 0 ? "as in the file" : "bf16: there is no file to read";
+      note = g.stored_bytes > 0 ? "as loaded from the file" : "bf16: there is no file to read";
     }
     plan.lines.push_back({"weights: " + g.name, bytes, note, false});
   }
