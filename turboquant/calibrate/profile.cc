@@ -8,116 +8,14 @@
 #include "turboquant/base/file.h"
 #include "turboquant/base/safetensors.h"
 #include "turboquant/calibrate/head_selection.h"
+#include "turboquant/calibrate/profile_fields.h"
+#include "turboquant/calibrate/profile_provenance.h"
 #include "turboquant/calibrate/profile_tensors.h"
 
 namespace tq {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// Reads fields of one object, names them in errors, and remembers which were read.
-class Fields {
- public:
-  Fields(const Json& json, std::string where) : json_(json), where_(std::move(where)) {}
-
-  Status CheckObject() const {
-    if (json_.is_object()) return OkStatus();
-    return InvalidArgument(where_, " is ", json_.type_name(), "; an object was expected");
-  }
-  bool Has(const char* key) const { return json_.contains(key); }
-  Status Missing(const char* key) const { return InvalidArgument(where_, ".", key, " is missing"); }
-
-  // An absent field leaves *out alone.
-  Status Int(const char* key, int64_t low, int64_t high, int64_t* out) {
-    const Json* v = Get(key);
-    if (v == nullptr) return OkStatus();
-    if (!v->is_number_integer()) return Wrong(key, *v, "an integer");
-    const int64_t n = v->get<int64_t>();
-    if (n < low || n > high) {
-      return InvalidArgument(where_, ".", key, " is ", n, "; it must be ", low, " to ", high);
-    }
-    *out = n;
-    return OkStatus();
-  }
-  Status Int(const char* key, int low, int high, int* out) {
-    int64_t n = *out;
-    TQ_RETURN_IF_ERROR(Int(key, static_cast<int64_t>(low), static_cast<int64_t>(high), &n));
-    *out = static_cast<int>(n);
-    return OkStatus();
-  }
-  Status Number(const char* key, double* out) {
-    const Json* v = Get(key);
-    if (v == nullptr) return OkStatus();
-    if (!v->is_number()) return Wrong(key, *v, "a number");
-    *out = v->get<double>();
-    return OkStatus();
-  }
-  Status Bool(const char* key, bool* out) {
-    const Json* v = Get(key);
-    if (v == nullptr) return OkStatus();
-    if (!v->is_boolean()) return Wrong(key, *v, "true or false");
-    *out = v->get<bool>();
-    return OkStatus();
-  }
-  Status String(const char* key, std::string* out) {
-    const Json* v = Get(key);
-    if (v == nullptr) return OkStatus();
-    if (!v->is_string()) return Wrong(key, *v, "a string");
-    *out = v->get<std::string>();
-    return OkStatus();
-  }
-  // 64-bit hashes are hexadecimal strings: JSON numbers lose bits in many readers.
-  Status Hash(const char* key, std::optional<uint64_t>* out) {
-    std::string text;
-    TQ_RETURN_IF_ERROR(String(key, &text));
-    if (text.empty()) return OkStatus();
-    uint64_t n = 0;
-    const auto r = std::from_chars(text.data(), text.data() + text.size(), n, 16);
-    if (r.ec != std::errc() || r.ptr != text.data() + text.size()) {
-      return InvalidArgument(where_, ".", key, " is '", text, "'; a hexadecimal hash was expected");
-    }
-    *out = n;
-    return OkStatus();
-  }
-  // One of `names`. Sets *out to the index.
-  Status Choice(const char* key, std::initializer_list<const char*> names, int* out) {
-    std::string text;
-    if (!Has(key)) return OkStatus();
-    TQ_RETURN_IF_ERROR(String(key, &text));
-    std::string list;
-    int i = 0;
-    for (const char* name : names) {
-      if (text == name) {
-        *out = i;
-        return OkStatus();
-      }
-      list += (list.empty() ? "" : ", ") + std::string(name);
-      ++i;
-    }
-    return InvalidArgument(where_, ".", key, " is '", text, "'; it must be one of ", list);
-  }
-  const Json* Get(const char* key) {
-    read_.push_back(key);
-    const auto it = json_.find(key);
-    return it == json_.end() ? nullptr : &*it;
-  }
-  void NoteUnknown(std::vector<std::string>* notes) const {
-    for (const auto& [key, value] : json_.items()) {
-      if (std::find(read_.begin(), read_.end(), key) == read_.end()) {
-        notes->push_back(StrCat(where_, ".", key, " is not known to this version and was ignored"));
-      }
-    }
-  }
-
- private:
-  Status Wrong(const char* key, const Json& v, const char* expected) const {
-    return InvalidArgument(where_, ".", key, " is ", v.type_name(), "; ", expected,
-                           " was expected");
-  }
-  const Json& json_;
-  std::string where_;
-  std::vector<std::string> read_;
-};
 
 // Changes *codec by the axes that the object names. A new bit width brings its defaults first.
 Status ReadCodec(const Json& json, const std::string& where, Side side, Codec* codec,
@@ -202,147 +100,6 @@ Json CodecToJson(const Codec& c, Side side) {
   j["codebook"] = Name(c.codebook);
   j["gain"] = Name(c.gain);
   if (side == Side::kK) j["center"] = Name(c.center);
-  return j;
-}
-
-std::string Hex(uint64_t n) {
-  char text[17];
-  const auto r = std::to_chars(text, text + 16, n, 16);
-  return std::string(text, r.ptr);
-}
-
-// "k" and "v": a number for each layer, or a list with one for each of its heads.
-Status ReadSensitivity(const Json& json, const std::string& where, Profile* p) {
-  Fields f(json, where);
-  TQ_RETURN_IF_ERROR(f.CheckObject());
-  Profile::Sensitivity& out = p->sensitivity.emplace();
-  TQ_RETURN_IF_ERROR(f.Int("bits", 1, 16, &out.bits));
-  const auto heads = static_cast<size_t>(p->model.num_kv_heads);
-  for (const auto& [key, values] : {std::pair("k", &out.k), std::pair("v", &out.v)}) {
-    const Json* rows = f.Get(key);
-    const auto wrong = [&] {
-      return InvalidArgument(where, ".", key, " is not a list with a number, or with ", heads,
-                             " numbers, for each of ", p->model.num_layers, " layers");
-    };
-    if (rows == nullptr || !rows->is_array() ||
-        rows->size() != static_cast<size_t>(p->model.num_layers)) {
-      return wrong();
-    }
-    for (const Json& row : *rows) {
-      const bool of_layer = row.is_number();
-      if (!of_layer && (!row.is_array() || row.size() != heads)) return wrong();
-      if (row.is_array() != (*rows)[0].is_array()) return wrong();
-      for (size_t h = 0; h < (of_layer ? 1 : heads); ++h) {
-        const Json& value = of_layer ? row : row[h];
-        if (!value.is_number()) return wrong();
-        values->push_back(value.get<double>());
-      }
-    }
-  }
-  if (out.k.size() != out.v.size()) {
-    return InvalidArgument(where, ": k has ", out.k.size(), " numbers and v ", out.v.size());
-  }
-  return OkStatus();
-}
-
-Json SensitivityToJson(const Profile::Sensitivity& s, int num_layers) {
-  Json j = {{"bits", s.bits}};
-  const auto n = static_cast<size_t>(std::max(num_layers, 1));
-  for (const auto& [key, values] : {std::pair("k", &s.k), std::pair("v", &s.v)}) {
-    Json rows = Json::array();
-    const size_t heads = values->size() / n;
-    for (size_t l = 0; l < n && heads > 0; ++l) {
-      if (values->size() == n) {
-        rows.push_back((*values)[l]);
-      } else {
-        rows.push_back(
-            std::vector<double>(values->begin() + static_cast<std::ptrdiff_t>(l * heads),
-                                values->begin() + static_cast<std::ptrdiff_t>((l + 1) * heads)));
-      }
-    }
-    j[key] = rows;
-  }
-  return j;
-}
-// What was measured, and how the formats were found.
-Status ReadProvenance(Fields& top, const std::string& name, Profile* p) {
-  if (const Json* calibration = top.Get("calibration")) {
-    Fields c(*calibration, StrCat(name, ": calibration"));
-    TQ_RETURN_IF_ERROR(c.CheckObject());
-    Profile::Calibration& out = p->calibration.emplace();
-    TQ_RETURN_IF_ERROR(c.Hash("corpus_xxh3", &out.corpus_hash));
-    TQ_RETURN_IF_ERROR(c.Int("sequences", 0, INT64_MAX, &out.sequences));
-    TQ_RETURN_IF_ERROR(c.Int("tokens", 0, INT64_MAX, &out.tokens));
-    TQ_RETURN_IF_ERROR(c.Int("context_len", 0, INT64_MAX, &out.context_len));
-    TQ_RETURN_IF_ERROR(c.String("objective", &out.objective));
-    TQ_RETURN_IF_ERROR(c.Number("budget_bits", &out.budget_bits));
-    TQ_RETURN_IF_ERROR(c.Number("target_kld", &out.target_kld));
-    TQ_RETURN_IF_ERROR(c.String("date", &out.date));
-  }
-  if (const Json* quality = top.Get("quality")) {
-    Fields q(*quality, StrCat(name, ": quality"));
-    TQ_RETURN_IF_ERROR(q.CheckObject());
-    Profile::Quality& out = p->quality.emplace();
-    TQ_RETURN_IF_ERROR(q.Int("held_out_tokens", 0, INT64_MAX, &out.held_out_tokens));
-    TQ_RETURN_IF_ERROR(q.Int("windows", 0, INT64_MAX, &out.windows));
-    TQ_RETURN_IF_ERROR(q.Number("kld_mean", &out.kld_mean));
-    TQ_RETURN_IF_ERROR(q.Number("kld_stderr", &out.kld_stderr));
-    TQ_RETURN_IF_ERROR(q.Number("kld_p99", &out.kld_p99));
-    TQ_RETURN_IF_ERROR(q.Number("floor_kld_mean", &out.floor_kld_mean));
-    TQ_RETURN_IF_ERROR(q.Number("same_top", &out.same_top));
-    TQ_RETURN_IF_ERROR(q.Number("ppl_ratio", &out.ppl_ratio));
-    TQ_RETURN_IF_ERROR(q.String("device", &out.device));
-    if (const Json* gate = q.Get("gate")) {
-      Fields g(*gate, StrCat(name, ": quality.gate"));
-      TQ_RETURN_IF_ERROR(g.CheckObject());
-      TQ_RETURN_IF_ERROR(g.Number("kld_mean", &out.gate_kld_mean));
-    }
-    TQ_RETURN_IF_ERROR(q.Bool("passed", &out.passed));
-  }
-  if (const Json* sensitivity = top.Get("sensitivity")) {
-    TQ_RETURN_IF_ERROR(ReadSensitivity(*sensitivity, StrCat(name, ": sensitivity"), p));
-  }
-  if (const Json* bits = top.Get("bits_all_counted")) {
-    if (!bits->is_object()) return InvalidArgument(name, ": bits_all_counted is not an object");
-    for (const auto& [context, value] : bits->items()) {
-      int64_t tokens = 0;
-      const auto r = std::from_chars(context.data(), context.data() + context.size(), tokens);
-      if (r.ec != std::errc() || r.ptr != context.data() + context.size() || !value.is_number()) {
-        return InvalidArgument(name, ": bits_all_counted.", context,
-                               " is not a number of bits for a number of tokens");
-      }
-      p->bits_all_counted.emplace_back(tokens, value.get<double>());
-    }
-  }
-  top.Get("bits_per_value");  // of the formats: they say it themselves
-  return OkStatus();
-}
-
-Json ProvenanceToJson(const Profile::Calibration& c) {
-  Json j;
-  if (c.corpus_hash) j["corpus_xxh3"] = Hex(*c.corpus_hash);
-  j["sequences"] = c.sequences;
-  j["tokens"] = c.tokens;
-  j["context_len"] = c.context_len;
-  j["objective"] = c.objective;
-  if (c.budget_bits > 0) j["budget_bits"] = c.budget_bits;
-  if (c.target_kld > 0) j["target_kld"] = c.target_kld;
-  if (!c.date.empty()) j["date"] = c.date;
-  return j;
-}
-
-Json QualityToJson(const Profile::Quality& q) {
-  Json j = {{"held_out_tokens", q.held_out_tokens},
-            {"windows", q.windows},
-            {"kld_mean", q.kld_mean},
-            {"kld_stderr", q.kld_stderr},
-            {"kld_p99", q.kld_p99},
-            {"floor_kld_mean", q.floor_kld_mean},
-            {"same_top", q.same_top},
-            {"ppl_ratio", q.ppl_ratio}};
-  if (!q.device.empty()) j["device"] = q.device;
-  if (q.gate_kld_mean > 0) j["gate"] = {{"kld_mean", q.gate_kld_mean}};
-  j["passed"] = q.passed;
   return j;
 }
 
@@ -557,9 +314,7 @@ std::string Profile::ToJson() const {
     if (o.format.anchor_bits != common.anchor_bits) e["anchor_bits"] = o.format.anchor_bits;
     j["layers"].push_back(e);
   }
-  if (calibration) j["calibration"] = ProvenanceToJson(*calibration);
-  if (quality) j["quality"] = QualityToJson(*quality);
-  if (sensitivity) j["sensitivity"] = SensitivityToJson(*sensitivity, model.num_layers);
+  AddProvenance(*this, &j);
   double bits = 0;
   for (const HeadFormat& f : formats) bits += BitsPerValue(f, model.head_dim);
   j["bits_per_value"] = formats.empty() ? 0.0 : bits / static_cast<double>(formats.size());

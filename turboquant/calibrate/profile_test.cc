@@ -189,6 +189,33 @@ TEST(Profile, SaysWhatIsWrong) {
             "p: defaults.page_len is 128; it must be 64 to 64");
 }
 
+TEST(Profile, KeepsSensitivitiesByLayerOrByHead) {
+  Profile p = *Profile::Parse(kJson, "", "p");
+  p.sensitivity = Profile::Sensitivity{3, {1e-4, 2, 3, 0.25}, {5, 6, 7, 8}};
+  const Result<Profile> by_layer = Profile::Parse(p.ToJson(), "", "p");
+  ASSERT_TRUE(by_layer.ok() && by_layer->sensitivity) << by_layer.status().ToString();
+  EXPECT_EQ(by_layer->sensitivity->bits, 3);
+  EXPECT_EQ(by_layer->sensitivity->k, p.sensitivity->k);
+  EXPECT_EQ(by_layer->sensitivity->v, p.sensitivity->v);
+  p.sensitivity = Profile::Sensitivity{2, {1, 2, 3, 4, 5, 6, 7, 8}, {8, 7, 6, 5, 4, 3, 2, 1}};
+  const Result<Profile> by_head = Profile::Parse(p.ToJson(), "", "p");
+  ASSERT_TRUE(by_head.ok()) << by_head.status().ToString();
+  EXPECT_EQ(by_head->sensitivity->k, p.sensitivity->k);
+
+  const auto error = [&](const std::string& value) {
+    const std::string json = Replace(kJson, "\"1.0\",", "\"1.0\", \"sensitivity\": " + value + ",");
+    return Profile::Parse(json, "", "p").status().message();
+  };
+  const std::string wrong =
+      "p: sensitivity.k is not a list with a number, or with 2 numbers, for each of 4 layers";
+  for (const char* k : {"3", "[1, 2]", "[1, 2, 3, [4, 5]]", "[[1], [2], [3], [4]]",
+                        "[1, 2, 3, \"4\"]", "[[1, 2], [1, 2], [1, 2], [1, null]]"}) {
+    EXPECT_EQ(error(StrCat("{\"k\": ", k, ", \"v\": [1, 2, 3, 4]}")), wrong) << k;
+  }
+  EXPECT_EQ(error("{\"k\": [[1, 2], [1, 2], [1, 2], [1, 2]], \"v\": [1, 2, 3, 4]}"),
+            "p: sensitivity: k has 8 numbers and v 4");
+}
+
 TEST(Profile, NotesWhatANewerMinorVersionAdds) {
   const std::string json =
       Replace(Replace(kJson, "\"1.0\"", "\"1.7\""), "\"recent\"", "\"novel\": 1, \"recent\"");
