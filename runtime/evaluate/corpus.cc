@@ -70,7 +70,6 @@ class CorpusReader {
     for (const auto& [path, named] : files) TQ_RETURN_IF_ERROR(Read(path, named));
     sample_.Finish(&corpus_);
     CorpusReport& report = corpus_.report;
-    report.redactions = redactor_.count();
     if (corpus_.calibration.empty()) return NothingLeft();
     if (report.lines == 0) {
       report.notes.push_back(
@@ -221,9 +220,12 @@ class CorpusReader {
 
   void AddLine(std::string_view line, const std::string& where) {
     ++corpus_.report.lines;
-    TextFilter filter;
-    if (!redactor_.empty()) filter = [&](std::string* text) { return redactor_.Apply(text); };
-    Result<LoggedRequest> logged = ParseLogLine(line, filter);
+    TextFilter filter, copy_filter;
+    if (!redactor_.empty()) {
+      filter = [&](std::string* text) { return redactor_.Apply(text, &corpus_.report.redactions); };
+      copy_filter = [&](std::string* text) { return redactor_.Apply(text); };
+    }
+    Result<LoggedRequest> logged = ParseLogLine(line, filter, copy_filter);
     if (!logged.ok()) return Skip(logged.status().message(), where);
     if (!logged->has_text()) return Skip("it has neither messages nor a prompt", where);
     CorpusItem item;
@@ -276,7 +278,8 @@ class CorpusReader {
       std::string piece = buffer_.substr(0, cut);
       buffer_.erase(0, cut);
       const std::string where = StrCat(path_, ", byte ", offset);
-      if (const Status redacted = redactor_.Apply(&piece); !redacted.ok()) {
+      if (const Status redacted = redactor_.Apply(&piece, &corpus_.report.redactions);
+          !redacted.ok()) {
         Skip(redacted.message(), where);
       } else if (!IsBlank(piece) &&
                  !sample_.AddPiece(std::move(piece), offset, static_cast<int64_t>(cut))) {

@@ -87,7 +87,7 @@ Result<Redactor> Redactor::Create(const std::vector<Redaction>& redactions) {
   return out;
 }
 
-Status Redactor::Apply(std::string* text) {
+Status Redactor::Apply(std::string* text, int64_t* count) const {
   for (const Rule& rule : rules_) {
     Regex::Match match = rule.regex.MakeMatch();
     std::string out;
@@ -107,7 +107,7 @@ Status Redactor::Apply(std::string* text) {
           rule.replacement, [&](std::string_view part) { out += part; },
           [&](size_t group) { out += match.group(group, *text); });
       from = pos = match.end();
-      ++count_;
+      if (count != nullptr) ++*count;
     }
     if (from == 0) continue;
     out.append(*text, from);

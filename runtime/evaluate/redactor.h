@@ -32,12 +32,12 @@ class Redactor {
 
   bool empty() const { return rules_.empty(); }
   // Replaces in *text, valid UTF-8, one expression after the other. kInvalidArgument: an expression
-  // needs more steps on this text than are allowed; then the text must not be used.
-  Status Apply(std::string* text);
+  // needs more steps on this text than are allowed; then the text must not be used. Adds the number
+  // of matches to *count.
+  Status Apply(std::string* text, int64_t* count = nullptr) const;
   // The first place at or behind `cut` at which no match is cut in two, as far as matches of up to
   // 4 KiB go.
   size_t SafeCut(std::string_view text, size_t cut) const;
-  int64_t count() const { return count_; }  // matches replaced so far
 
  private:
   struct Rule {
@@ -45,7 +45,6 @@ class Redactor {
     std::string replacement;
   };
   std::vector<Rule> rules_;
-  int64_t count_ = 0;
 };
 
 }  // namespace tq

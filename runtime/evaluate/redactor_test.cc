@@ -8,10 +8,9 @@ namespace {
 std::string Redact(const std::string& rules, std::string text, int64_t* count = nullptr) {
   const auto parsed = ParseRedactions(rules);
   EXPECT_TRUE(parsed.ok()) << parsed.status().ToString();
-  Result<Redactor> redactor = Redactor::Create(*parsed);
+  const Result<Redactor> redactor = Redactor::Create(*parsed);
   EXPECT_TRUE(redactor.ok()) << redactor.status().ToString();
-  EXPECT_TRUE(redactor->Apply(&text).ok());
-  if (count != nullptr) *count = redactor->count();
+  EXPECT_TRUE(redactor->Apply(&text, count).ok());
   return text;
 }
 

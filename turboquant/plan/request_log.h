@@ -43,8 +43,10 @@ using TextFilter = std::function<Status(std::string* text)>;
 
 // `filter` is applied to every string that the result and the messages of errors hold: whole texts,
 // so after chunks and parts were joined. kDataLoss: not JSON, or nests too deeply. kInvalidArgument
-// names a field of the wrong type.
-Result<LoggedRequest> ParseLogLine(std::string_view line, const TextFilter& filter = {});
+// names a field of the wrong type. `copy_filter` takes its place, for who counts, on messages and
+// prompt, which the body holds too.
+Result<LoggedRequest> ParseLogLine(std::string_view line, const TextFilter& filter = {},
+                                   const TextFilter& copy_filter = {});
 
 // Applies `filter` to all keys and strings of `json`, which nests at most kMaxJsonDepth deep.
 Status FilterJson(const TextFilter& filter, nlohmann::ordered_json* json);
