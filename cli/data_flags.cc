@@ -10,16 +10,6 @@
 namespace tq::cli {
 namespace {
 
-// The fetched text, for who has named nothing.
-Result<std::string> DefaultText() {
-  const std::string folder = DataFolder();
-  const std::string path =
-      (std::filesystem::path(folder.empty() ? ".cache" : folder) / "bible.txt").string();
-  if (FileExists(path)) return path;
-  return NotFound("no data was named and there is no '", path,
-                  "'; name your own with --data FILE, or run ./quickstart to fetch a text");
-}
-
 Result<std::vector<Redaction>> Redactions(const DataFlags& flags) {
   std::vector<Redaction> out;
   const auto add = [&](const std::string& text, const std::string& where) {
@@ -37,6 +27,15 @@ Result<std::vector<Redaction>> Redactions(const DataFlags& flags) {
 }
 
 }  // namespace
+
+Result<std::string> DefaultText() {
+  const std::string folder = DataFolder();
+  const std::string path =
+      (std::filesystem::path(folder.empty() ? ".cache" : folder) / "bible.txt").string();
+  if (FileExists(path)) return path;
+  return NotFound("no data was named and there is no '", path,
+                  "'; name your own with --data FILE, or run ./quickstart to fetch a text");
+}
 
 void DataFlags::Add(CLI::App* app) {
   app->add_option("--data", data,

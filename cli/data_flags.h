@@ -11,6 +11,9 @@
 
 namespace tq::cli {
 
+// The fetched text, for who has named nothing.
+Result<std::string> DefaultText();
+
 struct DataFlags {
   std::vector<std::string> data;    // files and folders; empty: the fetched text, which is no
                                     // substitute for one's own (the report says so)

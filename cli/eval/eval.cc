@@ -15,6 +15,8 @@ Command AddEval(CLI::App& app) {
   const auto commands = std::make_shared<std::vector<Command>>(std::vector<Command>{
       AddEvalKld(*command),
       AddEvalPpl(*command),
+      AddEvalBlame(*command),
+      AddEvalSweep(*command),
   });
   return {"eval", [command, commands]() -> Result<int> {
             for (const Command& one : *commands) {

@@ -7,5 +7,7 @@ namespace tq::cli {
 
 Command AddEvalKld(CLI::App& app);
 Command AddEvalPpl(CLI::App& app);
+Command AddEvalBlame(CLI::App& app);
+Command AddEvalSweep(CLI::App& app);
 
 }  // namespace tq::cli

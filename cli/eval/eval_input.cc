@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <string_view>
 
 #include "cli/eval/text_windows.h"
+#include "runtime/evaluate/section.h"
 #include "turboquant/base/file.h"
 #include "turboquant/base/isa.h"
 
@@ -13,18 +15,6 @@ namespace tq::cli {
 namespace {
 
 constexpr int64_t kMostContext = 1 << 24;
-
-Result<std::vector<std::string>> Paths(const EvalFlags& flags) {
-  if (!flags.data.empty()) return flags.data;
-  const std::string folder = DataFolder();
-  const std::string path =
-      (std::filesystem::path(folder.empty() ? ".cache" : folder) / "bible.txt").string();
-  if (!FileExists(path)) {
-    return NotFound("no text was named and there is no '", path,
-                    "'; name one with --data FILE, or run ./quickstart to fetch one");
-  }
-  return std::vector<std::string>{path};
-}
 
 // The same text must be the same tokens to both models, or nothing can be compared.
 Status CheckSameTokens(const LoadedModel& a, const LoadedModel& b) {
@@ -41,15 +31,17 @@ Status CheckSameTokens(const LoadedModel& a, const LoadedModel& b) {
 void EvalFlags::Add(CLI::App* app) {
   model.Add(app);
   kv.Add(app);
-  app->add_option("--data", data, "Texts, each cut into windows (default: the fetched Bible)")
-      ->type_name("FILE");
+  data.Add(app);
+  data.AddPart(app);
   app->add_option("--context", context, "Tokens of a window: the context that is served")
       ->type_name("N");
-  app->add_option("--windows", windows, "Windows of each text")->type_name("N");
+  app->add_option("--windows", windows, "Windows: of each text, or as many tokens packed")
+      ->type_name("N");
   app->add_option("--cut", cut,
-                  "Where windows lie: spread over the text, or as llama-perplexity cuts it (one "
-                  "after the other, second halves scored)")
-      ->check(CLI::IsMember({"spread", "llama"}));
+                  "Where windows lie: packed (default with --data: requests and pieces of texts), "
+                  "spread over each text (default without), or llama: as llama-perplexity cuts "
+                  "texts, one after the other, second halves scored")
+      ->check(CLI::IsMember({"packed", "spread", "llama"}));
   app->add_option("--score-from", score_from,
                   "First position of a window that counts (default: 0, with --cut llama the half)")
       ->type_name("N");
@@ -82,7 +74,21 @@ Status EvalFlags::Validate() const {
     TQ_RETURN_IF_ERROR(CheckKvName(name));
   }
   if (!report.empty()) TQ_RETURN_IF_ERROR(CheckWritable(report));
+  if (std::string_view(Cut()) != "packed") {
+    for (const std::string& path : data.data) {
+      if (IsDirectory(path)) {
+        return InvalidArgument("--cut ", Cut(), " cuts single texts, and '", path,
+                               "' is a folder; leave --cut out, or name its files");
+      }
+    }
+  }
+  TQ_RETURN_IF_ERROR(data.Validate());
   return model.Validate();
+}
+
+const char* EvalFlags::Cut() const {
+  if (!cut.empty()) return cut.c_str();
+  return data.data.empty() ? "spread" : "packed";
 }
 
 std::string EvalFlags::CommandLine(const std::string& name) const {
@@ -93,16 +99,14 @@ std::string EvalFlags::CommandLine(const std::string& name) const {
   if (!kv.pin.empty()) out += " --pin \"" + kv.pin + "\"";
   if (kv.recent_len) out += fmt::format(" --recent-len {}", *kv.recent_len);
   if (kv.sink_len) out += fmt::format(" --sink-len {}", *kv.sink_len);
-  for (const std::string& path : data) out += " --data " + path;
-  out += fmt::format(" --context {} --windows {}", context, windows);
-  if (cut != "spread") out += " --cut " + cut;
+  if (!data.data.empty()) out += " " + data.CommandLine();
+  out += fmt::format(" --context {} --windows {} --cut {}", context, windows, Cut());
   if (score_from) out += fmt::format(" --score-from {}", *score_from);
   return out;
 }
 
 Result<EvalInput> EvalInput::Load(const EvalFlags& flags) {
   TQ_RETURN_IF_ERROR(flags.Validate());
-  TQ_ASSIGN_OR_RETURN(const std::vector<std::string> paths, Paths(flags));
   EvalInput input;
   input.flags_ = flags;
   TQ_ASSIGN_OR_RETURN(input.loaded_, LoadModel(flags.model, flags.output, flags.context));
@@ -115,16 +119,50 @@ Result<EvalInput> EvalInput::Load(const EvalFlags& flags) {
   TQ_RETURN_IF_ERROR(
       ContextLen(flags.context, input.model().arch().context_len, flags.output).status());
   input.kv_model_ = input.loaded_.ForKv();
-  const WindowCut cut = flags.cut == "llama" ? WindowCut::kLlama : WindowCut::kSpread;
+  const bool packed = std::string_view(flags.Cut()) == "packed";
+  TQ_RETURN_IF_ERROR(packed ? input.PackTexts() : input.CutTexts());
+  return input;
+}
+
+Status EvalInput::CutTexts() {
+  std::vector<std::string> paths = flags_.data.data;
+  if (paths.empty()) {
+    TQ_ASSIGN_OR_RETURN(paths.emplace_back(), DefaultText());
+  }
+  const WindowCut cut =
+      std::string_view(flags_.Cut()) == "llama" ? WindowCut::kLlama : WindowCut::kSpread;
   for (const std::string& path : paths) {
     TQ_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
     TQ_ASSIGN_OR_RETURN(
         EvalText windows,
-        CutWindows(*input.loaded_.tokenizer, std::filesystem::path(path).filename().string(), text,
-                   cut, flags.windows, flags.context));
-    input.texts_.push_back(std::move(windows));
+        CutWindows(*loaded_.tokenizer, std::filesystem::path(path).filename().string(), text, cut,
+                   flags_.windows, flags_.context));
+    texts_.push_back(std::move(windows));
   }
-  return input;
+  return OkStatus();
+}
+
+Status EvalInput::PackTexts() {
+  TQ_ASSIGN_OR_RETURN(Corpus corpus, flags_.data.Read(flags_.context, flags_.output));
+  CorpusReport report = corpus.report;
+  TQ_ASSIGN_OR_RETURN(const CorpusEncoder encoder, CorpusEncoder::Create(*loaded_.tokenizer));
+  TQ_ASSIGN_OR_RETURN(Windows packed,
+                      PackWindows(encoder, flags_.data.ItemsOf(std::move(corpus)), flags_.context,
+                                  flags_.context * flags_.windows, flags_.data.seed));
+  const int64_t least = flags_.score_from.value_or(0) + 2;
+  const auto is_short = [&](const std::vector<TokenId>& w) {
+    return static_cast<int64_t>(w.size()) < least;
+  };
+  if (const size_t left_out = std::erase_if(packed.windows, is_short); left_out > 0) {
+    PrintNote(flags_.output,
+              fmt::format("data: {} windows end before --score-from: left out", left_out));
+  }
+  if (packed.windows.empty()) {
+    return InvalidArgument("--score-from ", *flags_.score_from, ": no window is that long");
+  }
+  texts_.push_back({"data", std::move(packed.windows)});
+  packed_.emplace(std::move(report), std::move(packed.report));
+  return OkStatus();
 }
 
 Result<Stream> EvalInput::Reference() const {
@@ -168,13 +206,39 @@ Result<std::vector<KvChoice>> EvalInput::ChooseAll() {
 
 DivergenceOptions EvalInput::Measure(ProgressBar* progress) const {
   DivergenceOptions options;
-  const bool llama = flags_.cut == "llama";
+  const bool llama = std::string_view(flags_.Cut()) == "llama";
   options.first_scored = flags_.score_from.value_or(llama ? flags_.context / 2 : 0);
   options.score_last = !llama;
   options.pool = loaded_.pool.get();
   options.progress = progress->sink();
   options.cancel = &InterruptFlag();
   return options;
+}
+
+Status EvalInput::WriteReport(const std::string& title, const std::string& section,
+                              const std::string& command) const {
+  if (flags_.report.empty()) return OkStatus();
+  const std::string sections[] = {
+      section, SectionHead("Where the numbers come from") + ListCard(Provenance(command))};
+  return WriteFileAtomic(flags_.report,
+                         SectionsPage(title, loaded_.model->arch().model_name, sections));
+}
+
+Result<int> EvalInput::Print(nlohmann::ordered_json json, const std::string& text, int code) const {
+  if (flags_.output.json) {
+    json["isa"] = CurrentIsa();
+    json["device"] = "cpu";
+    if (packed_) {
+      json["data"] = CorpusJson(packed_->first);
+      json["windows_used"] = WindowsJson(packed_->second);
+    }
+    json["threads"] = loaded_.pool->num_threads();
+    PrintOut(json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+    return code;
+  }
+  PrintOut(text);
+  if (!flags_.report.empty()) PrintOut(fmt::format("\nReport: {}\n", flags_.report));
+  return code;
 }
 
 std::vector<std::pair<std::string, std::string>> EvalInput::Provenance(
@@ -188,8 +252,12 @@ std::vector<std::pair<std::string, std::string>> EvalInput::Provenance(
   if (baseline_) out.push_back({"Baseline", file(*baseline_)});
   out.push_back({"Tokenizer", loaded_.tokenizer->Describe()});
   for (const EvalText& t : texts_) {
-    out.push_back({"Text", fmt::format("{}: {} windows of {} tokens", t.name, t.windows.size(),
-                                       FormatCount(flags_.context))});
+    out.push_back({"Text", fmt::format("{}: {} windows of up to {} tokens", t.name,
+                                       t.windows.size(), FormatCount(flags_.context))});
+  }
+  if (packed_) {
+    out.push_back({"Data", CorpusText(packed_->first)});
+    out.push_back({"Windows", WindowsText(packed_->second)});
   }
   out.push_back({"Machine", fmt::format("{}, {} threads, {}", MachineName(),
                                         loaded_.pool->num_threads(), CurrentIsa())});

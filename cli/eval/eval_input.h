@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "cli/common.h"
+#include "cli/data_flags.h"
 #include "cli/kv_choice.h"
 #include "cli/loaded_model.h"
 #include "runtime/evaluate/kld_run.h"
@@ -19,9 +21,9 @@ struct EvalFlags {
   ModelFlags model;
   KvFlags kv;
   OutputFlags output;
-  std::vector<std::string> data;
+  DataFlags data;
   std::string model_baseline, report;
-  std::string cut = "spread";
+  std::string cut;  // packed, spread or llama; empty: packed from --data, spread without
   int64_t context = 2048;
   std::optional<int64_t> score_from;
   int windows = 4;
@@ -30,6 +32,7 @@ struct EvalFlags {
   void AddBaseline(CLI::App* app);  // --model-baseline
   // What can be refused before anything is loaded.
   Status Validate() const;
+  const char* Cut() const;
   // "tq eval NAME ..." that measures the same again.
   std::string CommandLine(const std::string& name) const;
 };
@@ -58,15 +61,23 @@ class EvalInput {
   // Positions, threads and Ctrl-C; the progress bar is the caller's.
   DivergenceOptions Measure(ProgressBar* progress) const;
 
-  // Model, texts, machine: for JSON and reports.
-  std::vector<std::pair<std::string, std::string>> Provenance(const std::string& command) const;
+  // The report that was asked for, if one was: a section and where its numbers come from.
+  Status WriteReport(const std::string& title, const std::string& section,
+                     const std::string& command) const;
+  // The document (with the machine added) or the text, whichever was asked for; returns `code`.
+  Result<int> Print(nlohmann::ordered_json json, const std::string& text, int code) const;
 
  private:
+  Status CutTexts();
+  Status PackTexts();
+  std::vector<std::pair<std::string, std::string>> Provenance(const std::string& command) const;
+
   EvalFlags flags_;
   LoadedModel loaded_;
   std::optional<LoadedModel> baseline_;
   KvModel kv_model_;
   std::vector<EvalText> texts_;
+  std::optional<std::pair<CorpusReport, WindowsReport>> packed_;  // where texts_ are from
   std::vector<std::string> said_;
 };
 

@@ -5,22 +5,67 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "cli/eval/eval.h"
 #include "cli/eval/eval_input.h"
 #include "cli/table.h"
-#include "runtime/evaluate/section.h"
 #include "turboquant/base/file.h"
 #include "turboquant/base/isa.h"
+#include "turboquant/calibrate/profile.h"
 
 namespace tq::cli {
 namespace {
 
 struct KldFlags : EvalFlags {
   KldGate gate;
+  bool update_profile = false;
 };
+
+// What a profile must keep when --update-profile names no gate: the target of a calibration.
+constexpr double kDefaultMaxKld = 0.005;
+
+// The folder that --update-profile writes to. kInvalidArgument when what is measured would not be
+// the profile as it stands.
+Result<std::string> ProfileToUpdate(const KldFlags& flags) {
+  if (!flags.kv.pin.empty() || flags.kv.recent_len || flags.kv.sink_len ||
+      !flags.model_baseline.empty()) {
+    return InvalidArgument(
+        "--update-profile measures a profile as it is: leave out --pin, --recent-len, --sink-len "
+        "and "
+        "--model-baseline");
+  }
+  std::string folder = flags.kv.kv;
+  if (folder == "auto") {
+    TQ_ASSIGN_OR_RETURN(const std::string model, flags.model.Path());
+    folder = ProfileBeside(model);
+  }
+  if (!IsDirectory(folder)) {
+    return InvalidArgument("--update-profile needs one profile folder as --kv, and '", folder,
+                           "' is none");
+  }
+  return folder;
+}
+
+// The quality block of the profile, from what was just measured.
+Status UpdateProfile(const std::string& folder, const KldResult& r) {
+  TQ_ASSIGN_OR_RETURN(Profile profile, Profile::Load(folder));
+  const KldRow& row = r.rows.front();
+  Profile::Quality q;
+  q.held_out_tokens = r.tokens;
+  q.windows = r.windows;
+  q.kld_mean = row.total.all.mean;
+  q.kld_stderr = row.total.over_windows.stderr_of_mean();
+  q.kld_p99 = row.total.all.p99;
+  q.floor_kld_mean = r.floor.all.mean;
+  q.same_top = row.total.all.same_top;
+  q.ppl_ratio = row.total.all.ppl_ratio;
+  q.gate_kld_mean = r.gate.max_kld.value_or(0);
+  q.device = std::string("cpu, ") + CurrentIsa();
+  q.passed = row.failures.empty();
+  profile.quality = q;
+  return profile.Save(folder);
+}
 
 std::string Error(double value, double error, int digits) {
   return fmt::format("{:.{}f} \u00b1 {:.{}f}", value, digits, error, digits);
@@ -141,6 +186,17 @@ Result<int> RunEvalKld(const KldFlags& given, const std::string& name) {
   KldFlags flags = given;
   // Of a pair of models the weights are meant, unless caches are named.
   if (!flags.model_baseline.empty() && flags.kv.kv == "auto") flags.kv.kv = "f16";
+  std::string profile;
+  if (flags.update_profile) {
+    TQ_ASSIGN_OR_RETURN(profile, ProfileToUpdate(flags));
+    if (!flags.gate.any()) flags.gate.max_kld = kDefaultMaxKld;
+    if (flags.data.part != "held-out") {
+      PrintNote(
+          flags.output,
+          "--update-profile: the text may hold what the calibration has seen; --part held-out "
+          "with the flags of the calibration leaves that out");
+    }
+  }
   TQ_ASSIGN_OR_RETURN(EvalInput input, EvalInput::Load(flags));
   TQ_ASSIGN_OR_RETURN(std::vector<KvChoice> choices, input.ChooseAll());
   KldOptions options;
@@ -156,27 +212,10 @@ Result<int> RunEvalKld(const KldFlags& given, const std::string& name) {
   TQ_ASSIGN_OR_RETURN(const KldResult result, RunKld(options));
   progress.Clear();
 
-  if (!flags.report.empty()) {
-    const std::string sections[] = {KldSection(result),
-                                    SectionHead("Where the numbers come from") +
-                                        ListCard(input.Provenance(CommandLine(flags, name)))};
-    TQ_RETURN_IF_ERROR(WriteFileAtomic(
-        flags.report, SectionsPage("Quality of " + result.model_name,
-                                   fmt::format("{} windows of {} tokens", result.windows,
-                                               FormatCount(result.context_len)),
-                                   sections)));
-  }
-  if (flags.output.json) {
-    nlohmann::ordered_json j = KldJson(result);
-    j["isa"] = CurrentIsa();
-    j["device"] = "cpu";
-    j["threads"] = input.loaded().pool->num_threads();
-    PrintOut(j.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
-  } else {
-    PrintOut(TextReport(result, name == "ppl"));
-    if (!flags.report.empty()) PrintOut(fmt::format("\nReport: {}\n", flags.report));
-  }
-  return result.passed() ? kDone : kCheckFailed;
+  TQ_RETURN_IF_ERROR(input.WriteReport("Quality of quantized caches", KldSection(result),
+                                       CommandLine(flags, name)));
+  return input.Print(KldJson(result), TextReport(result, name == "ppl"),
+                     result.passed() ? kDone : kCheckFailed);
 }
 
 Command Add(CLI::App& app, const std::string& name, const std::string& what,
@@ -197,6 +236,11 @@ Command Add(CLI::App& app, const std::string& name, const std::string& what,
       ->add_option("--min-same-top", flags->gate.min_same_top,
                    "Exit with 1 when the share of equal most probable tokens is below this")
       ->type_name("0..1");
+  if (name == "kld") {
+    command->add_flag("--update-profile", flags->update_profile,
+                      "Write what was measured into the profile that --kv names, as its quality "
+                      "(gate: --max-kld, default 0.005)");
+  }
   return {name, [flags, name] { return RunEvalKld(*flags, name); }};
 }
 

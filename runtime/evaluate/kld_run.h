@@ -82,6 +82,10 @@ struct KldResult {
   static constexpr int64_t kBehind = 1024;
 };
 
+// Why texts on which the plain model has this perplexity say little about a cache; empty where they
+// say something.
+std::string WhyNotInformative(double plain_ppl, int vocab_size);
+
 // Errors of MeasureDivergence.
 Result<KldResult> RunKld(const KldOptions& options);
 
