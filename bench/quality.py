@@ -2,14 +2,17 @@
 """KL of cache formats to the f16 cache over windows of two genres, as a result file.
 
 usage: bench/quality.py [--formats k8v8,k4v4,k3v2] [--calibrated k4v4,k3v2,k3v2-anchor1]
-                        [--windows 4] [--context 2048] [--name quality.json]
+                        [--windows 4] [--context 2048] [--texts bible,perl] [--append]
+                        [--profiles FOLDER] [--name quality.json]
 
 Needs ./quickstart, Debian's perl-doc (the second genre) and
   cmake --preset release -DTURBOQUANT_BUILD_BENCH=ON
-  cmake --build build --target kld_windows mean_profile
-Writes bench/results/NAME. `windows` is a number for each text. Formats given with --calibrated get
-means of K and Q from 16,384 tokens of other manuals and of the end of the Bible, no window of which
-is measured; they are named calibrated-FORMAT.
+  cmake --build build --target tq mean_profile
+Writes bench/results/NAME from `tq eval kld --cut spread`. `windows` is a number for each text.
+Formats given with --calibrated get means of K and Q from 16,384 tokens of other manuals and of the
+end of the Bible, no window of which is measured; they are named calibrated-FORMAT. --append adds to
+NAME what was measured at the same context over as many windows: long contexts in several sittings,
+whose profiles --profiles keeps.
 """
 import argparse
 import json
@@ -18,9 +21,8 @@ import subprocess
 import sys
 import tempfile
 
-from common import MODEL, ROOT, TEXT, machine, output, write
+from common import MODEL, RESULTS, ROOT, TEXT, TQ, machine, output, write
 
-PROGRAM = ROOT / "build" / "bench" / "kld_windows"
 MAKE_PROFILES = ROOT / "build" / "bench" / "mean_profile"
 MANUALS = ("perlcall perldebguts perlhacktips perlembed perldsc perlfork perlinterp perlnewmod "
            "perlobj perlootut perlperf perlretut").split()
@@ -50,16 +52,55 @@ def calibration_text():
     return "\n".join(perl[i:i + PIECE] + "\n" + bible[i:i + PIECE] for i in pieces)
 
 
+def calibrated_profiles(names, folder):
+    """Paths of the profiles of these formats; those that `folder` lacks are made."""
+    missing = [name for name in names if not (folder / f"calibrated-{name}").exists()]
+    if missing:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "calibration.txt").write_text(calibration_text(), encoding="utf-8")
+        subprocess.run([str(MAKE_PROFILES), str(MODEL), ",".join(missing),
+                        str(folder / "calibration.txt"), str(CALIBRATION_TOKENS), str(folder)],
+                       check=True)
+        for name in missing:
+            (folder / f"{name}.tqprofile").rename(folder / f"calibrated-{name}")
+    return [str(folder / f"calibrated-{name}") for name in names]
+
+
+def row(candidate):
+    """What stands in the result file of one cache on one text."""
+    text = candidate["by_text"][0]
+    return {"text": text["text"], "format": candidate["kv"],
+            "bits_per_value": candidate["bits_per_value"],
+            "kld": {"mean": text["kld"]["mean"], "mean_stderr": text["kld"]["mean_stderr_windows"],
+                    **{key: text["kld"][key] for key in ("median", "p99", "p999", "max")}},
+            "kld_behind_1024": text["kld_behind_1024"]["mean"],
+            "same_top": text["same_top"],
+            "ppl": {key: text["ppl"][key] for key in ("f16", "ratio", "ratio_stderr")},
+            "by_position": [[b["first"], b["end"], b["kld_mean"]]
+                            for b in candidate["by_position"]]}
+
+
+def measure(text, formats, options):
+    """tq's document of one text."""
+    command = [str(TQ), "eval", "kld", "--model", str(MODEL), "--kv", ",".join(formats),
+               "--data", str(text), "--cut", "spread", "--windows", str(options.windows),
+               "--context", str(options.context), "--json"]
+    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--formats", default="k8v8,k4v4,k3v2")
     parser.add_argument("--calibrated", default="k4v4,k3v2,k3v2-anchor1,k3v2-trellis-anchor1")
     parser.add_argument("--windows", type=int, default=4)
     parser.add_argument("--context", type=int, default=2048)
+    parser.add_argument("--texts", default="bible,perl")
+    parser.add_argument("--append", action="store_true")
+    parser.add_argument("--profiles")
     parser.add_argument("--name", default="quality.json")
     options = parser.parse_args()
-    fix = "cmake --build build --target kld_windows mean_profile (see --help)"
-    for needed, fix in ((MODEL, "./quickstart"), (TEXT, "./quickstart"), (PROGRAM, fix),
+    fix = "cmake --build build --target tq mean_profile (see --help)"
+    for needed, fix in ((MODEL, "./quickstart"), (TEXT, "./quickstart"), (TQ, fix),
                         (MAKE_PROFILES, fix)):
         if not needed.exists():
             print(f"{needed} is not there: run {fix}", file=sys.stderr)
@@ -73,22 +114,30 @@ def main():
             return 2
         formats = [f for f in options.formats.split(",") if f]
         calibrated = [f for f in options.calibrated.split(",") if f]
-        if calibrated:
-            (folder / "calibration.txt").write_text(calibration_text(), encoding="utf-8")
-            subprocess.run([str(MAKE_PROFILES), str(MODEL), ",".join(calibrated),
-                            str(folder / "calibration.txt"), str(CALIBRATION_TOKENS),
-                            str(folder)], check=True)
-            for name in calibrated:
-                profile = folder / f"calibrated-{name}"
-                (folder / f"{name}.tqprofile").rename(profile)
-                formats.append(str(profile))
-        report = folder / "result.json"
-        windows = ["--windows", str(options.windows), "--context", str(options.context)]
-        subprocess.run([str(PROGRAM), str(MODEL), "--formats", ",".join(formats), *windows,
-                        "--json", str(report), str(TEXT), str(perl)], check=True)
-        arguments = ["--formats", options.formats, "--calibrated", options.calibrated, *windows]
-        result = {"machine": machine(), "command": "bench/quality.py " + " ".join(arguments)}
-        result.update(json.loads(report.read_text(encoding="utf-8")))
+        formats += calibrated_profiles(calibrated, pathlib.Path(options.profiles or folder))
+        documents = [measure({"bible": TEXT, "perl": perl}[text], formats, options)
+                     for text in options.texts.split(",")]
+    arguments = ["--formats", options.formats, "--calibrated", options.calibrated, "--windows",
+                 str(options.windows), "--context", str(options.context)]
+    first = documents[0]
+    result = {"machine": machine(), "command": "bench/quality.py " + " ".join(arguments),
+              "model": first["model"], "context": options.context, "windows": options.windows,
+              "isa": first["isa"], "results": []}
+    path = RESULTS / options.name
+    if options.append and path.exists():
+        old = json.loads(path.read_text(encoding="utf-8"))
+        same = [key for key in ("model", "context", "windows", "isa") if old[key] != result[key]]
+        if same:
+            print(f"{path.name} differs in {', '.join(same)}: nothing added", file=sys.stderr)
+            return 2
+        result["results"] = old["results"]
+        result["also"] = old.get("also", []) + [old["command"]]
+    for document in documents:
+        for candidate in document.get("rows", [document]):
+            new = row(candidate)
+            result["results"] = [r for r in result["results"] if (r["text"], r["format"])
+                                 != (new["text"], new["format"])] + [new]
+    result["results"].sort(key=lambda r: r["text"])  # stable: formats stay in order
     write(options.name, result)
     return 0
 
