@@ -10,7 +10,8 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).parents[1].resolve()
-RUN = ["README.md", "docs/concepts.md", "docs/guides/plan.md", "docs/guides/data.md"]
+RUN = ["README.md", "docs/concepts.md", "docs/guides/data.md", "docs/guides/evaluate.md",
+       "docs/guides/plan.md"]
 SKIPPED_FOLDERS = re.compile(r"^(build[^/]*|\.venv|\.cache|\.git)/")
 
 
