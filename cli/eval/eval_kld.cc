@@ -10,6 +10,7 @@
 #include "cli/eval/eval.h"
 #include "cli/eval/eval_input.h"
 #include "cli/table.h"
+#include "runtime/model/model_profile.h"
 #include "turboquant/base/file.h"
 #include "turboquant/base/isa.h"
 #include "turboquant/calibrate/profile.h"
