@@ -15,6 +15,7 @@
 #include "cli/table.h"
 #include "runtime/evaluate/report.h"
 #include "runtime/evaluate/results_json.h"
+#include "runtime/model/model_profile.h"
 #include "turboquant/base/file.h"
 #include "turboquant/base/isa.h"
 
@@ -27,6 +28,7 @@ struct CompareFlags {
   OutputFlags output;
   std::string data, question, report;
   int64_t context = 6144;
+  bool default_formats = false;  // --kv was not given: the model's profile is compared too
 };
 
 // The text that was asked for, or the fetched Bible.
@@ -159,7 +161,7 @@ Result<std::vector<CompareFormat>> Formats(const CompareFlags& flags, const KvMo
   return formats;
 }
 
-Result<int> RunCompare(const CompareFlags& flags) {
+Result<int> RunCompare(CompareFlags flags) {
   if (flags.context < 1) return InvalidArgument("--context ", flags.context, " is below 1");
   for (const std::string& name : SplitList(flags.kv.kv, ',')) {
     if (name.empty()) {
@@ -173,6 +175,11 @@ Result<int> RunCompare(const CompareFlags& flags) {
   TQ_ASSIGN_OR_RETURN(const int64_t context,
                       ContextLen(flags.context, loaded.model->arch().context_len, flags.output));
   const KvModel model = loaded.ForKv();
+  if (flags.default_formats) {
+    TQ_ASSIGN_OR_RETURN(const std::optional<ModelProfile> found,
+                        FindModelProfile(model.path, model.file));
+    if (found) flags.kv.kv += ",auto";
+  }
   TQ_ASSIGN_OR_RETURN(std::vector<CompareFormat> formats, Formats(flags, model));
 
   CompareOptions options;
@@ -231,7 +238,10 @@ Command AddCompare(CLI::App& app) {
   flags->kv.kv = "f16,k8v4,k4v4,k3v2";
   flags->model.Add(command);
   command->add_option("--context", flags->context, "Tokens of document, question and answer");
-  command->add_option("--kv", flags->kv.kv, "Formats to compare: presets or profile folders");
+  command->add_option(
+      "--kv", flags->kv.kv,
+      "Formats to compare: presets, profile folders, or auto (default: f16,k8v4,k4v4,k3v2 "
+      "and the model's profile, if there is one)");
   command->add_option("--pin", flags->kv.pin,
                       "Other formats for some layers or layer:head, \"1,10=k8v4;3:0=k4v4\"");
   flags->kv.AddWindow(command);
@@ -244,7 +254,10 @@ Command AddCompare(CLI::App& app) {
   command->add_option("--report", flags->report, "Write a self-contained HTML report there")
       ->type_name("FILE");
   flags->output.Add(command);
-  return {"compare", [flags] { return RunCompare(*flags); }};
+  return {"compare", [flags, command] {
+            flags->default_formats = command->count("--kv") == 0;
+            return RunCompare(*flags);
+          }};
 }
 
 }  // namespace tq::cli

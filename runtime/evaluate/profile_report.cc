@@ -84,17 +84,17 @@ std::string Percent(double share) {
 }
 
 // Cells of a row of the map in HTML.
-std::string BitsCell(const Codec& c) {
+std::string BitsCell(const Codec& c, bool begins) {
   // 2 bits are the lightest, 16 the darkest.
   const double dark = std::log2(std::clamp(c.bits, 2, 16)) - 1;  // 0..3
-  return fmt::format("<td style=\"background:hsl(212 65% {:.0f}%);color:{}\">{}</td>",
-                     93 - 20 * dark, dark > 1.6 ? "#fff" : "#12161c", Bits(c));
+  return fmt::format("<td{} style=\"background:hsl(212 65% {:.0f}%);color:{}\">{}</td>",
+                     begins ? " class=\"begin\"" : "", 93 - 20 * dark,
+                     dark > 1.6 ? "#fff" : "#12161c", Bits(c));
 }
 
-std::string CostCell(double cost, double place) {
-  return fmt::format(
-      "<td style=\"background:hsl({:.0f} 80% {:.0f}%);color:#12161c\">{:.2g}</td>",
-      52 - 36 * place, 94 - 26 * place, cost);
+std::string CostCell(double cost, double place, bool begins) {
+  return fmt::format("<td{} style=\"background:hsl({:.0f} 80% {:.0f}%);color:#12161c\">{:.2g}</td>",
+                     begins ? " class=\"begin\"" : "", 52 - 36 * place, 94 - 26 * place, cost);
 }
 
 std::string MapHtml(const Profile& p) {
@@ -118,12 +118,12 @@ std::string MapHtml(const Profile& p) {
   for (int l = 0; l < p.model.num_layers; ++l) {
     rows += fmt::format("<tr><td>{}</td>", l);
     for (const Side side : {Side::kK, Side::kV}) {
-      for (int h = 0; h < heads; ++h) rows += BitsCell(CodecOf(p, l, h, side));
+      for (int h = 0; h < heads; ++h) rows += BitsCell(CodecOf(p, l, h, side), h == 0);
     }
     for (const Side side : {Side::kK, Side::kV}) {
       for (size_t c = 0; costs.any() && c < costs.columns(); ++c) {
         const double cost = costs.At(l, c, side);
-        rows += CostCell(cost, costs.Place(cost));
+        rows += CostCell(cost, costs.Place(cost), c == 0);
       }
     }
     rows += "</tr>\n";
@@ -138,7 +138,8 @@ std::string MapHtml(const Profile& p) {
          "</p>\n<div class=\"scroll\"><table class=\"map\">" + groups + "</tr>\n" + names +
          "</tr>\n" + rows +
          "</table></div></div>\n<style>.map td,.map th{padding:2px 7px;text-align:center;"
-         "font-size:12.5px;border:1px solid var(--card)}</style>\n";
+         "font-size:12.5px;border:1px solid var(--card)}.map "
+         ".begin{border-left-width:12px}</style>\n";
 }
 
 // How often each format occurs, for a bar chart.
@@ -146,8 +147,8 @@ Chart FormatChart(const Profile& p) {
   std::vector<std::pair<std::string, int>> counts;
   for (const HeadFormat& f : p.formats) {
     const std::string name = PresetName(f);
-    auto at = std::find_if(counts.begin(), counts.end(),
-                           [&](const auto& c) { return c.first == name; });
+    auto at =
+        std::find_if(counts.begin(), counts.end(), [&](const auto& c) { return c.first == name; });
     if (at == counts.end()) at = counts.insert(at, {name, 0});
     ++at->second;
   }
@@ -195,7 +196,8 @@ std::string QualityWords(const Profile::Quality& q) {
 
 std::string GateWords(const Profile::Quality& q) {
   std::string out = q.passed ? "passed" : "not passed";
-  if (q.gate_kld_mean > 0) out += fmt::format(": a KL of at most {:g} was asked for", q.gate_kld_mean);
+  if (q.gate_kld_mean > 0)
+    out += fmt::format(": a KL of at most {:g} was asked for", q.gate_kld_mean);
   return out;
 }
 
@@ -215,12 +217,13 @@ CacheConfig ConfigOf(const Profile& p) {
 
 std::vector<std::pair<std::string, std::string>> ProfileFacts(const Profile& p) {
   std::vector<std::pair<std::string, std::string>> facts;
-  if (!p.model.name.empty()) facts.emplace_back("model", p.model.name + ", " + p.model.architecture);
+  if (!p.model.name.empty())
+    facts.emplace_back("model", p.model.name + ", " + p.model.architecture);
   facts.emplace_back("formats", p.Describe());
   const CacheConfig config = ConfigOf(p);
-  facts.emplace_back("size",
-                     fmt::format("{:.3f} bits per value; {:.2f}x smaller than f16 at 131,072 tokens",
-                                 SealedBitsPerValue(config), FootprintRatio(config, 131072)));
+  facts.emplace_back(
+      "size", fmt::format("{:.3f} bits per value; {:.2f}x smaller than f16 at 131,072 tokens",
+                          SealedBitsPerValue(config), FootprintRatio(config, 131072)));
   for (const auto& [context, bits] : p.bits_all_counted) {
     facts.back().second +=
         fmt::format("; {:.3f} bits with all counted at {} tokens", bits, context);
