@@ -14,20 +14,23 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The two parts as windows; a held-out part that is too small for one is told as such.
-Result<std::vector<std::pair<const char*, WindowsReport>>> PackParts(const Tokenizer& tokenizer,
-                                                                     const Corpus& corpus,
-                                                                     int64_t context,
-                                                                     const DataFlags& data) {
-  std::vector<std::pair<const char*, WindowsReport>> out;
+// One of the two parts as windows, or why there are none.
+struct Part {
+  const char* name;  // the key of --json
+  const char* title;
+  Result<Windows> windows;
+};
+
+Result<std::vector<Part>> PackParts(const Tokenizer& tokenizer, const Corpus& corpus,
+                                    int64_t context, const DataFlags& data) {
+  std::vector<Part> out;
   TQ_ASSIGN_OR_RETURN(const CorpusEncoder encoder, CorpusEncoder::Create(tokenizer));
-  for (const auto& [name, items] :
-       {std::pair("calibration", &corpus.calibration), std::pair("held_out", &corpus.held_out)}) {
-    if (items->empty()) continue;
-    const Result<Windows> windows = PackWindows(encoder, *items, context, 0, data.seed);
-    if (!windows.ok()) return windows.status().WithContext(name);
-    out.emplace_back(name, windows->report);
-  }
+  const auto add = [&](const char* name, const char* title, const std::vector<CorpusItem>& items) {
+    if (items.empty()) return;
+    out.push_back({name, title, PackWindows(encoder, items, context, 0, data.seed)});
+  };
+  add("calibration", "calibration", corpus.calibration);
+  add("held_out", "held out", corpus.held_out);
   return out;
 }
 
@@ -47,21 +50,26 @@ Result<int> DataInfo(const std::string& model, const DataFlags& data, int64_t co
   OutputFlags silent = output;
   silent.quiet = true;  // its notes stand in the report
   TQ_ASSIGN_OR_RETURN(const Corpus corpus, data.Read(context, silent));
-  std::vector<std::pair<const char*, WindowsReport>> parts;
+  std::vector<Part> parts;
   if (tokenizer != nullptr) {
     TQ_ASSIGN_OR_RETURN(parts, PackParts(*tokenizer, corpus, context, data));
   }
   if (output.json) {
     Json j;
     j["data"] = CorpusJson(corpus.report);
-    for (const auto& [name, report] : parts) j["windows"][name] = WindowsJson(report);
+    for (const Part& part : parts) {
+      const Result<Windows>& w = part.windows;
+      j["windows"][part.name] =
+          w.ok() ? WindowsJson(w->report) : Json{{"windows", 0}, {"why", w.status().message()}};
+    }
     PrintOut(j.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
     return kDone;
   }
   PrintOut(CorpusText(corpus.report));
-  for (const auto& [name, report] : parts) {
-    PrintOut("\n" + std::string(name == std::string("held_out") ? "held out" : name) + " " +
-             WindowsText(report));
+  for (const Part& part : parts) {
+    const Result<Windows>& w = part.windows;
+    PrintOut(std::string("\n") + part.title +
+             (w.ok() ? " " + WindowsText(w->report) : ": " + w.status().message() + "\n"));
   }
   return kDone;
 }
