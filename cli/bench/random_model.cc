@@ -8,20 +8,20 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <memory>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "cli/bench/measure.h"
 #include "cli/common.h"
-#include "runtime/formats/gguf_builder.h"
+#include "runtime/formats/gguf_writer.h"
 #include "turboquant/base/numeric.h"
 #include "turboquant/codec/record_layout.h"
 
 namespace tq::cli {
 namespace {
 
-constexpr size_t kAlignment = 32;  // of tensors in the file
-constexpr int kBlockLen = 32;      // Q4_0: an f16 scale and 32 values of 4 bits
+constexpr int kBlockLen = 32;  // Q4_0: an f16 scale and 32 values of 4 bits
 constexpr size_t kBlockBytes = 18;
 
 struct Tensor {
@@ -114,7 +114,7 @@ TemporaryFile::~TemporaryFile() {
 }
 
 Status WriteRandomModel(const RandomModelShape& s, const std::string& path) {
-  GgufBuilder header;
+  GgufMetadata header;
   const auto u32 = [&](const char* key, int value) {
     header.U32(key, static_cast<uint32_t>(value));
   };
@@ -133,32 +133,25 @@ Status WriteRandomModel(const RandomModelShape& s, const std::string& path) {
   header.F32("llama.rope.freq_base", 500000);
   header.Text("tokenizer.ggml.model", "none");
   const std::vector<Tensor> tensors = TensorsOf(s);
-  uint64_t offset = 0;
+  std::vector<GgufTensorPlan> plan;
   for (const Tensor& t : tensors) {
-    std::vector<uint64_t> dims = {static_cast<uint64_t>(t.columns)};
-    if (t.rows > 0) dims.push_back(static_cast<uint64_t>(t.rows));
-    header.TensorAt(t.name, static_cast<uint32_t>(t.rows == 0 ? GgmlType::kF32 : GgmlType::kQ4_0),
-                    dims, offset, "");
-    offset = RoundUp<uint64_t>(offset + t.bytes(), kAlignment);
+    plan.push_back({t.name, t.rows == 0 ? GgmlType::kF32 : GgmlType::kQ4_0, {t.columns}});
+    if (t.rows > 0) plan.back().shape.push_back(t.rows);
   }
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "wb"),
-                                                             std::fclose);
-  if (file == nullptr) return Unavailable("cannot open '", path, "': ", std::strerror(errno));
-  const auto write = [&](const std::string& bytes) -> Status {
-    if (InterruptFlag().load()) return Cancelled("the measurement was stopped");
-    if (std::fwrite(bytes.data(), 1, bytes.size(), file.get()) == bytes.size()) return OkStatus();
-    return ResourceExhausted("cannot write a model of ", offset, " bytes to '", path,
-                             "': ", std::strerror(errno),
+  const auto advise = [](const Status& status) -> Status {
+    if (status.code() != StatusCode::kResourceExhausted) return status;
+    return ResourceExhausted(status.message(),
                              "; set TMPDIR to a folder with more room, or use fewer layers");
   };
-  TQ_RETURN_IF_ERROR(write(header.Build()));
+  Result<GgufWriter> writer = GgufWriter::Create(path, header, std::move(plan));
+  TQ_RETURN_IF_ERROR(advise(writer.status()));
   uint64_t state = 1;
   for (const Tensor& t : tensors) {
-    std::string data = Data(t, &state);
-    data.resize(RoundUp(data.size(), kAlignment), '\0');
-    TQ_RETURN_IF_ERROR(write(data));
+    if (InterruptFlag().load()) return Cancelled("the measurement was stopped");
+    const std::string data = Data(t, &state);
+    TQ_RETURN_IF_ERROR(advise(writer->Write(std::as_bytes(std::span(data)))));
   }
-  return std::fflush(file.get()) == 0 ? OkStatus() : write("");
+  return advise(writer->Commit());
 }
 
 }  // namespace tq::cli

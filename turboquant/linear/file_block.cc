@@ -91,6 +91,68 @@ void ReadQ6K(Bytes q, FileBlock& block) {
   block.d = q.half(208);
 }
 
+// The same for writing, into bytes that are all zero.
+struct OutBytes {
+  std::byte* p;
+  void Or(int i, int bits) const { p[i] |= static_cast<std::byte>(bits); }
+  OutBytes operator+(int n) const { return {p + n}; }
+  void half(int at, f16_t h) const { std::memcpy(p + at, &h, sizeof h); }
+};
+
+void WriteNibbles(const uint8_t* codes, OutBytes q) {
+  for (int i = 0; i < 16; ++i) q.Or(i, (codes[i] & 15) | (codes[i + 16] & 15) << 4);
+}
+void WriteFifthBits(const uint8_t* codes, OutBytes q) {
+  for (int i = 0; i < 32; ++i) q.Or(i / 8, (codes[i] >> 4 & 1) << (i % 8));
+}
+void WritePairs(const uint8_t* codes, OutBytes q) {
+  for (int k = 0; k < 256; ++k) q.Or(k / 128 * 32 + k % 32, (codes[k] & 3) << (k % 128 / 32 * 2));
+}
+void WriteKNibbles(const uint8_t* codes, OutBytes q) {
+  for (int k = 0; k < 256; ++k) q.Or(k / 64 * 32 + k % 32, (codes[k] & 15) << (k % 64 / 32 * 4));
+}
+void WriteKBits(const uint8_t* codes, int place, OutBytes q) {
+  for (int k = 0; k < 256; ++k) q.Or(k % 32, (codes[k] >> place & 1) << (k / 32));
+}
+
+void WriteScalesAndMins(const FileBlock& block, OutBytes q) {
+  for (int i = 0; i < 4; ++i) {
+    const int scale = block.scales[i + 4], min = block.mins[i + 4];
+    q.Or(i, block.scales[i] | scale >> 4 << 6);
+    q.Or(i + 4, block.mins[i] | min >> 4 << 6);
+    q.Or(i + 8, (scale & 15) | (min & 15) << 4);
+  }
+}
+
+void WriteQ2K(const FileBlock& block, OutBytes q) {
+  for (int g = 0; g < 16; ++g) q.Or(g, block.scales[g] | block.mins[g] << 4);
+  WritePairs(block.codes, q + 16);
+  q.half(80, block.d);
+  q.half(82, block.m);
+}
+
+void WriteQ3K(const FileBlock& block, OutBytes q) {
+  WritePairs(block.codes, q + 32);
+  WriteKBits(block.codes, 2, q);
+  const OutBytes s = q + 96;
+  for (int g = 0; g < 16; ++g) {
+    const int scale = block.scales[g] + 32;
+    s.Or(g % 8, g < 8 ? scale & 15 : (scale & 15) << 4);
+    s.Or(8 + g % 4, scale >> 4 << (g / 4 * 2));
+  }
+  q.half(108, block.d);
+}
+
+void WriteQ6K(const FileBlock& block, OutBytes q) {
+  for (int k = 0; k < 256; ++k) {
+    const int half = k / 128, i = k % 128, l = i % 32;
+    q.Or(half * 64 + i % 64, (block.codes[k] & 15) << (i / 64 * 4));
+    q.Or(128 + half * 32 + l, (block.codes[k] >> 4 & 3) << (i / 32 * 2));
+  }
+  std::memcpy(q.p + 192, block.scales, 16);
+  q.half(208, block.d);
+}
+
 }  // namespace
 
 void ReadFileBlock(WeightType type, const std::byte* bytes, FileBlock& block) {
@@ -136,6 +198,53 @@ void ReadFileBlock(WeightType type, const std::byte* bytes, FileBlock& block) {
       break;
     }
     case WeightType::kQ6_K: ReadQ6K(q, block); break;
+  }
+}
+
+void WriteFileBlock(WeightType type, const FileBlock& block, std::byte* bytes) {
+  std::memset(bytes, 0, static_cast<size_t>(WeightBlockBytes(type)));
+  const OutBytes q = {bytes};
+  switch (type) {
+    case WeightType::kF32:
+    case WeightType::kF16:
+    case WeightType::kBF16: TQ_CHECK(false); break;
+    case WeightType::kQ4_0:
+      q.half(0, block.d);
+      WriteNibbles(block.codes, q + 2);
+      break;
+    case WeightType::kQ4_1:
+      q.half(0, block.d);
+      q.half(2, block.m);
+      WriteNibbles(block.codes, q + 4);
+      break;
+    case WeightType::kQ5_0:
+      q.half(0, block.d);
+      WriteNibbles(block.codes, q + 6);
+      WriteFifthBits(block.codes, q + 2);
+      break;
+    case WeightType::kQ5_1:
+      q.half(0, block.d);
+      q.half(2, block.m);
+      WriteNibbles(block.codes, q + 8);
+      WriteFifthBits(block.codes, q + 4);
+      break;
+    case WeightType::kQ8_0:
+      q.half(0, block.d);
+      for (int i = 0; i < 32; ++i) q.Or(2 + i, block.codes[i] ^ 128);
+      break;
+    case WeightType::kQ2_K: WriteQ2K(block, q); break;
+    case WeightType::kQ3_K: WriteQ3K(block, q); break;
+    case WeightType::kQ4_K:
+    case WeightType::kQ5_K: {
+      const bool five = type == WeightType::kQ5_K;
+      q.half(0, block.d);
+      q.half(2, block.m);
+      WriteScalesAndMins(block, q + 4);
+      WriteKNibbles(block.codes, q + (five ? 48 : 16));
+      if (five) WriteKBits(block.codes, 4, q + 16);
+      break;
+    }
+    case WeightType::kQ6_K: WriteQ6K(block, q); break;
   }
 }
 

@@ -21,6 +21,10 @@ struct FileBlock {
 // `type` is a block type, `bytes` one block of it.
 void ReadFileBlock(WeightType type, const std::byte* bytes, FileBlock& block);
 
+// The other way: every bit of `bytes` (one block) is set. Codes, scales and mins must fit into
+// their bits.
+void WriteFileBlock(WeightType type, const FileBlock& block, std::byte* bytes);
+
 // A row of values straight from a file: the specification of what weights mean. `bytes` holds
 // out.size() values, a multiple of the type's block.
 void DequantizeFileRow(WeightType type, const std::byte* bytes, std::span<float> out);
