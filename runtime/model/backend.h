@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -34,6 +35,8 @@ struct LinearPart {
 // Feed-forward parts of which each row uses the num_used with the largest router logits, weighted
 // by the softmax over these. Vectors are empty where there is no bias.
 struct ExpertLayer {
+  // Sees the inputs of down, expert by expert; empty: nobody does.
+  std::function<void(int expert, const float* x, int rows)> down_probe;
   MatrixId router = MatrixId::kNone;
   VectorId router_bias = VectorId::kNone;
   std::vector<MatrixId> gate, up, down;                 // [num_experts]
@@ -58,6 +61,9 @@ class Backend {
   virtual Result<MatrixId> AddMatrix(WeightType type, int64_t out_dim, int64_t in_dim,
                                      std::span<const std::byte> rows,
                                      std::span<const int32_t> row_order) = 0;
+  // Other rows and another type for a matrix, its shape kept. kUnsupported: this backend cannot.
+  virtual Status ReplaceMatrix(MatrixId id, WeightType type, std::span<const std::byte> rows,
+                               std::span<const int32_t> row_order);
   virtual VectorId AddVector(std::span<const float> values) = 0;
   virtual size_t weight_bytes() const = 0;
 

@@ -29,6 +29,17 @@ class CpuBackend : public Backend {
     return static_cast<MatrixId>(matrices_.size() - 1);
   }
 
+  Status ReplaceMatrix(MatrixId id, WeightType type, std::span<const std::byte> rows,
+                       std::span<const int32_t> row_order) override {
+    PackedMatrix& old = matrices_[static_cast<size_t>(id)];
+    // Memory of its own, which goes with it.
+    TQ_ASSIGN_OR_RETURN(PackedMatrix m, PackedMatrix::Pack(type, old.out_dim(), old.in_dim(), rows,
+                                                           row_order, pool_));
+    weight_bytes_ += m.bytes() - old.bytes();
+    old = std::move(m);
+    return OkStatus();
+  }
+
   VectorId AddVector(std::span<const float> values) override {
     weight_bytes_ += values.size_bytes();
     vectors_.emplace_back(values.begin(), values.end());
@@ -155,6 +166,9 @@ class CpuBackend : public Backend {
           {experts.up[e], bias(experts.up_bias, e), expert_up_.data()}};
       Linear(gate_up, expert_in_.data(), count);
       GatedMul(experts.activation, expert_gate_.data(), expert_up_.data(), count, ffn);
+      if (experts.down_probe) {
+        experts.down_probe(static_cast<int>(e), expert_gate_.data(), count);
+      }
       const LinearPart down = {experts.down[e], bias(experts.down_bias, e), expert_out_.data()};
       Linear({&down, 1}, expert_gate_.data(), count);
       for (int i = 0; i < count; ++i) {
@@ -256,6 +270,11 @@ class CpuBackend : public Backend {
 };
 
 }  // namespace
+
+Status Backend::ReplaceMatrix(MatrixId, WeightType, std::span<const std::byte>,
+                              std::span<const int32_t>) {
+  return Unsupported("this backend does not replace weights; use the CPU's");
+}
 
 std::unique_ptr<Backend> MakeCpuBackend(ThreadPool& pool) {
   return std::make_unique<CpuBackend>(pool);

@@ -158,11 +158,15 @@ Status LlamaModel::RunLayers(KvCache& cache, std::span<const ForwardItem> items,
     if (norm != VectorId::kNone) b.RmsNorm(part, norm, rows, hidden, a.norm_eps, part);
     b.Add(x, part, rows, hidden);
   };
+  const auto see = [&](ProductInput input, int layer, const float* in, int count, int64_t width) {
+    if (input_probe_) input_probe_(input, layer, 0, in, count, width);
+  };
   for (int l = start.layer; l < a.num_layers; ++l) {
     const Layer& w = layers_[static_cast<size_t>(l)];
     if (layer_probe_) layer_probe_(l, {x, n * static_cast<size_t>(hidden)});
     b.RmsNorm(x, w.attention_norm, rows, hidden, a.norm_eps, normed);
     const LinearPart qkv[] = {{w.q, w.q_bias, q}, {w.k, w.k_bias, k}, {w.v, w.v_bias, v}};
+    see(ProductInput::kAttention, l, normed, rows, hidden);
     b.Linear(qkv, normed, rows);
     if (w.q_norm != VectorId::kNone) {
       b.RmsNorm(q, w.q_norm, rows * a.num_q_heads, a.head_dim, a.norm_eps, q);
@@ -177,12 +181,22 @@ Status LlamaModel::RunLayers(KvCache& cache, std::span<const ForwardItem> items,
     TQ_RETURN_IF_ERROR(b.Attend(cache, l, params, queries));
     if (output_probe_) output_probe_(l, cache, params, queries);
     const LinearPart o[] = {{w.o, w.o_bias, normed}};
+    see(ProductInput::kAttentionOutput, l, attended, rows, q_dim);
     b.Linear(o, attended, rows);
     add_to_stream(normed, w.post_attention_norm);
 
     b.RmsNorm(x, w.ffn_norm, rows, hidden, a.norm_eps, normed);
+    see(ProductInput::kFfn, l, normed, rows, hidden);
     if (w.experts.num_used > 0) {
-      TQ_RETURN_IF_ERROR(b.MixExperts(w.experts, normed, rows, mixed));
+      if (input_probe_) {
+        ExpertLayer seen = w.experts;
+        seen.down_probe = [&](int expert, const float* in, int count) {
+          input_probe_(ProductInput::kFfnDown, l, expert, in, count, a.expert_ffn_dim);
+        };
+        TQ_RETURN_IF_ERROR(b.MixExperts(seen, normed, rows, mixed));
+      } else {
+        TQ_RETURN_IF_ERROR(b.MixExperts(w.experts, normed, rows, mixed));
+      }
       add_to_stream(mixed, w.post_ffn_norm);
       continue;
     }
@@ -190,6 +204,7 @@ Status LlamaModel::RunLayers(KvCache& cache, std::span<const ForwardItem> items,
     b.Linear(gate_up, normed, rows);
     b.GatedMul(a.traits->activation, gate, up, rows, ffn);
     const LinearPart down[] = {{w.down, VectorId::kNone, normed}};
+    see(ProductInput::kFfnDown, l, gate, rows, ffn);
     b.Linear(down, gate, rows);
     add_to_stream(normed, w.post_ffn_norm);
   }
@@ -199,6 +214,7 @@ Status LlamaModel::RunLayers(KvCache& cache, std::span<const ForwardItem> items,
   b.GatherRows(x, batch.logit_rows, hidden, normed);
   b.RmsNorm(normed, output_norm_, out_rows, hidden, a.norm_eps, normed);
   logits->resize(static_cast<size_t>(out_rows) * static_cast<size_t>(a.vocab_size));
+  see(ProductInput::kHead, -1, normed, out_rows, hidden);
   b.Logits(head_, normed, out_rows, a.logit_softcap, logits->data());
   return OkStatus();
 }

@@ -27,6 +27,9 @@ class LlamaModel : public Model {
   Status ForwardFrom(int first_layer, std::span<const float> hidden, KvCache& cache,
                      const ForwardItem& item, std::vector<float>* logits) override;
 
+  Result<int> ReplaceMatrix(const std::string& tensor, WeightType type,
+                            std::span<const std::byte> rows) override;
+
   // Most tokens of one call: bounds the scratch memory.
   static constexpr int kMaxForwardTokens = 8192;
 
@@ -41,6 +44,12 @@ class LlamaModel : public Model {
     std::vector<float> sinks;  // [num_q_heads], or empty
     MatrixId gate = MatrixId::kNone, up = MatrixId::kNone, down = MatrixId::kNone;
     ExpertLayer experts;  // in place of these three, if it has any
+  };
+  // The rows of a tensor that are one matrix of the backend.
+  struct TensorPart {
+    MatrixId id = MatrixId::kNone;
+    int64_t first = 0, out_dim = 0;
+    std::vector<int32_t> row_order;
   };
   // Rows of a call: all items' tokens, one item after the other.
   struct Batch {
@@ -69,6 +78,7 @@ class LlamaModel : public Model {
   VectorId output_norm_ = VectorId::kNone;
   std::vector<std::vector<float>> k_bias_;  // [num_layers * num_kv_heads][head_dim], or empty
   std::map<std::string, int> type_counts_;
+  std::map<std::string, std::vector<TensorPart>> parts_;  // by tensor
 };
 
 }  // namespace tq

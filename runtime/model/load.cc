@@ -4,6 +4,7 @@
 // packed weights and one tensor. Files of the architecture llama hold the rows of q and k with RoPE
 // pairs side by side (2 i, 2 i + 1); everything in memory is in Hugging Face order (i, i + half).
 #include <algorithm>
+#include <cstdio>
 #include <initializer_list>
 #include <set>
 #include <utility>
@@ -217,6 +218,7 @@ class LlamaLoader {
     auto added = model_.backend_->AddMatrix(*type, out_dim, in_dim, rows, row_order);
     TQ_RETURN_IF_ERROR(added.status().WithContext(where));
     *id = *added;
+    model_.parts_[t.name].push_back({*id, first, out_dim, {row_order.begin(), row_order.end()}});
     return OkStatus();
   }
 
@@ -291,6 +293,24 @@ Result<std::unique_ptr<Model>> Model::Load(const std::string& path, ThreadPool& 
                                   progress, context);
   TQ_RETURN_IF_ERROR(model.status().WithContext(path));
   return std::unique_ptr<Model>(std::move(*model));
+}
+
+Result<int> LlamaModel::ReplaceMatrix(const std::string& tensor, WeightType type,
+                                      std::span<const std::byte> rows) {
+  const auto it = parts_.find(tensor);
+  if (it == parts_.end()) return NotFound("the model has no matrix '", tensor, "'");
+  int64_t num_rows = 0;
+  for (const TensorPart& part : it->second) num_rows += part.out_dim;
+  const size_t row_bytes = rows.size() / static_cast<size_t>(num_rows);
+  for (const TensorPart& part : it->second) {
+    const auto own = rows.subspan(static_cast<size_t>(part.first) * row_bytes,
+                                  static_cast<size_t>(part.out_dim) * row_bytes);
+    TQ_RETURN_IF_ERROR(backend_->ReplaceMatrix(part.id, type, own, part.row_order)
+                           .WithContext("tensor '" + tensor + "'"));
+  }
+  int layer = 0;
+  if (std::sscanf(tensor.c_str(), "blk.%d.", &layer) == 1) return layer;
+  return tensor == "output.weight" ? arch_.num_layers - 1 : -1;
 }
 
 WeightInfo LlamaModel::weights() const {

@@ -14,6 +14,10 @@ Status Model::ForwardFrom(int, std::span<const float>, KvCache&, const ForwardIt
   return Unsupported(arch_.model_name, ": this model cannot begin at a layer");
 }
 
+Result<int> Model::ReplaceMatrix(const std::string&, WeightType, std::span<const std::byte>) {
+  return Unsupported(arch_.model_name, ": weights of this model cannot be replaced");
+}
+
 CacheConfig Model::MakeCacheConfig() const {
   CacheConfig config;
   config.num_layers = arch_.num_layers;

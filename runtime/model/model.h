@@ -16,6 +16,7 @@
 #include "turboquant/base/status.h"
 #include "turboquant/base/thread_pool.h"
 #include "turboquant/cache/cache.h"
+#include "turboquant/linear/weight.h"
 
 namespace tq {
 
@@ -68,6 +69,22 @@ class Model {
   // Sees the residual stream that enters each layer, [rows of the call][hidden_dim].
   using LayerProbe = std::function<void(int layer, std::span<const float> hidden)>;
   void set_layer_probe(LayerProbe probe) { layer_probe_ = std::move(probe); }
+  // Which matrices of a layer multiply an input.
+  enum class ProductInput { kAttention, kAttentionOutput, kFfn, kFfnDown, kHead };
+  // Sees the inputs of products with weights, [rows][n]: of q, k and v; of the attention's output;
+  // of gate and up (of all experts and their router too); of down (`expert`: of which; 0 without
+  // experts); of the logits (layer -1).
+  using InputProbe = std::function<void(ProductInput input, int layer, int expert, const float* x,
+                                        int rows, int64_t n)>;
+  void set_input_probe(InputProbe probe) { input_probe_ = std::move(probe); }
+  // Other weights in place of a matrix of the file: `rows` holds the whole tensor in `type`, in the
+  // file's order. For measurements; the tensors of file() stay as they are. Returns the layer up to
+  // which nothing changes: a pass may begin there (ForwardFrom).
+  // Embeddings enter layer 0: they need a whole pass, and the result is -1. kNotFound: no such
+  // matrix; kUnsupported: this model cannot; errors of PackedMatrix::Pack.
+  virtual Result<int> ReplaceMatrix(const std::string& tensor, WeightType type,
+                                    std::span<const std::byte> rows);
+
   // Forward of one item from layer `first_layer` on, which its tokens enter with `hidden`, as a
   // layer probe saw them: for measurements on the host that change nothing in front of that layer,
   // where `cache` gets keys and values of 0. What follows equals Forward bit for bit.
@@ -89,6 +106,7 @@ class Model {
   std::unique_ptr<GgufFile> file_;
   AttentionProbe attention_probe_, output_probe_;
   LayerProbe layer_probe_;
+  InputProbe input_probe_;
 };
 
 // Model::StructureHash() of a file that is not loaded as a model; 0: it is none that is built here.
