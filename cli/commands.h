@@ -12,6 +12,7 @@ Command AddCompare(CLI::App& app);
 Command AddInfo(CLI::App& app);
 Command AddPlan(CLI::App& app);
 Command AddBench(CLI::App& app);
+Command AddQuantize(CLI::App& app);
 Command AddEval(CLI::App& app);
 
 }  // namespace tq::cli

@@ -20,6 +20,7 @@
 #include "runtime/evaluate/footprint.h"
 #include "runtime/evaluate/profile_report.h"
 #include "runtime/evaluate/results_json.h"
+#include "runtime/quantize/write_quantized.h"
 #include "turboquant/attention/attention.h"
 #include "turboquant/base/file.h"
 #include "turboquant/base/isa.h"
@@ -194,6 +195,8 @@ Result<int> ModelInfo(const InfoFlags& flags) {
   j["rope_base"] = a.rope_base;
   j["weights_bytes"] = weight_bytes;
   j["weight_types"] = types;
+  const auto made = QuantizeProvenance(loaded.model->file());
+  if (!made.empty()) j["quantize"] = Json(made);
   j["tokenizer"] = loaded.tokenizer->Describe();
   j["chat_template"] = !loaded.tokenizer->chat_template().empty();
   j["k_bias"] = has_bias;
@@ -254,6 +257,9 @@ Result<int> ModelInfo(const InfoFlags& flags) {
   PrintOut(fmt::format("trained:   contexts of {} tokens, RoPE base {:.0f}\n",
                        FormatCount(a.context_len), a.rope_base));
   PrintOut(fmt::format("weights:   {} in {}\n", FormatMiB(weight_bytes), types));
+  for (const auto& [name, text] : made) {
+    PrintOut(fmt::format("quantized: {}: {}\n", name, text));
+  }
   PrintOut(fmt::format("tokenizer: {}; chat template: {}\n", loaded.tokenizer->Describe(),
                        loaded.tokenizer->chat_template().empty() ? "none" : "yes"));
   PrintOut(fmt::format("k bias:    {}\n", has_bias ? "yes: keys are centred by it" : "none"));

@@ -15,7 +15,7 @@ CODEC = "turboquant/codec"
 LIBRARY = [BASE, CODEC, "turboquant/cache", "turboquant/attention", "turboquant/linear",
            "turboquant/calibrate", "turboquant/plan"]
 RUNTIME = ["runtime/formats", "runtime/tokenizer", "runtime/model", "runtime/engine",
-           "runtime/evaluate", "runtime/server"]
+           "runtime/evaluate", "runtime/quantize", "runtime/server"]
 
 # Folder -> the other folders of this repository that it may include.
 ALLOWED = {
@@ -31,6 +31,7 @@ ALLOWED = {
     "runtime/model": LIBRARY + ["runtime/formats"],
     "runtime/engine": LIBRARY + ["runtime/formats", "runtime/tokenizer", "runtime/model"],
     "runtime/evaluate": LIBRARY + RUNTIME[:4],
+    "runtime/quantize": LIBRARY + RUNTIME[:5],
     "runtime/server": LIBRARY + RUNTIME[:5],
     "cli": LIBRARY + RUNTIME,
     "python": LIBRARY + RUNTIME,

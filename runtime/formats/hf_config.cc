@@ -474,11 +474,12 @@ Status RefuseQuantized(const JsonObject& config) {
       q.Find("quant_algo") == nullptr && q.Find("config_groups") == nullptr) {
     return OkStatus();
   }
-  return Unsupported(
-      "the weights of '", config.name(), "' are quantized (quantization_config, ", "method '",
-      method.value_or("unknown"),
-      "'), and that format is not read; take a 16-bit checkpoint of the model, or a ",
-      "GGUF file of it", method == "mxfp4" ? " in another type than MXFP4" : "");
+  return Unsupported("the weights of '", config.name(), "' are quantized (quantization_config, ",
+                     "method '", method.value_or("unknown"),
+                     "'), and that format is not read; take a 16-bit checkpoint of the model, and ",
+                     "'tq quantize FOLDER --to int4 --out FILE.gguf' makes its weights small; or "
+                     "take a GGUF file ",
+                     "of it", method == "mxfp4" ? " in another type than MXFP4" : "");
 }
 
 }  // namespace

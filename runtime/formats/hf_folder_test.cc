@@ -377,7 +377,8 @@ TEST(HfFolder, QuantizedCheckpointsAreRefusedByName) {
   config["quantization_config"] = {{"quant_method", "mxfp4"}};
   ExpectError(Folder(config, Dense()), StatusCode::kUnsupported,
               "method 'mxfp4'), and that format is not read; take a 16-bit checkpoint of the "
-              "model, or a GGUF file of it in another type than MXFP4");
+              "model, and 'tq quantize FOLDER --to int4 --out FILE.gguf' makes its weights small; "
+              "or take a GGUF file of it in another type than MXFP4");
 }
 
 TEST(HfFolder, KeysThatAreLeftOutAreTheDefaultsOfTheClass) {

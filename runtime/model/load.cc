@@ -20,6 +20,14 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
   return text + "]";
 }
 
+// Unsupported types with the way out.
+Result<WeightType> TypeOf(const GgufTensor& t) {
+  Result<WeightType> type = WeightTypeOf(GgmlTypeName(t.type));
+  if (type.ok()) return type;
+  return Unsupported("tensor '", t.name, "': ", type.status().message(),
+                     "; 'tq quantize' makes a file of these types from the model's 16-bit weights");
+}
+
 // Row i of a head in Hugging Face order is this row of the file's head.
 std::vector<int32_t> HuggingFaceRowOrder(int num_heads, int head_dim) {
   std::vector<int32_t> order;
@@ -209,13 +217,12 @@ class LlamaLoader {
   Status AddRows(const GgufTensor& t, const TensorData& data, int64_t first, int64_t out_dim,
                  std::span<const int32_t> row_order, MatrixId* id) {
     const std::string where = "tensor '" + t.name + "'";
-    const auto type = WeightTypeOf(GgmlTypeName(t.type));
-    TQ_RETURN_IF_ERROR(type.status().WithContext(where));
+    TQ_ASSIGN_OR_RETURN(const WeightType type, TypeOf(t));
     const int64_t in_dim = t.shape[0];
     const size_t row_bytes = data.bytes().size() / static_cast<size_t>(t.num_elements() / in_dim);
     const auto rows = data.bytes().subspan(static_cast<size_t>(first) * row_bytes,
                                            static_cast<size_t>(out_dim) * row_bytes);
-    auto added = model_.backend_->AddMatrix(*type, out_dim, in_dim, rows, row_order);
+    auto added = model_.backend_->AddMatrix(type, out_dim, in_dim, rows, row_order);
     TQ_RETURN_IF_ERROR(added.status().WithContext(where));
     *id = *added;
     model_.parts_[t.name].push_back({*id, first, out_dim, {row_order.begin(), row_order.end()}});
@@ -236,11 +243,10 @@ class LlamaLoader {
   // All values of a small tensor to values_.
   Status Values(const std::string& name, const std::vector<int64_t>& shape) {
     TQ_ASSIGN_OR_RETURN(const GgufTensor* t, Find(name, shape));
-    const auto type = WeightTypeOf(GgmlTypeName(t->type));
-    TQ_RETURN_IF_ERROR(type.status().WithContext("tensor '" + name + "'"));
+    TQ_ASSIGN_OR_RETURN(const WeightType type, TypeOf(*t));
     ThreadPool inline_pool(1);
     const int64_t n = t->num_elements();
-    auto row = PackedMatrix::Pack(*type, 1, n, file_.Data(*t).bytes(), {}, inline_pool);
+    auto row = PackedMatrix::Pack(type, 1, n, file_.Data(*t).bytes(), {}, inline_pool);
     TQ_RETURN_IF_ERROR(row.status().WithContext("tensor '" + name + "'"));
     values_.resize(static_cast<size_t>(n));
     row->DecodeRow(0, values_.data());

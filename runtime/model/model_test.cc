@@ -376,7 +376,8 @@ TEST(ModelLoad, NamesTheTensorThatIsWrong) {
   EXPECT_EQ(s.code(), StatusCode::kUnsupported);
   EXPECT_EQ(s.message(),
             "tensor 'output_norm.weight': weights of type IQ4_NL are not supported; supported: " +
-                WeightTypeNames());
+                WeightTypeNames() +
+                "; 'tq quantize' makes a file of these types from the model's 16-bit weights");
 
   tiny.extra = [](GgufBuilder& b) {
     b.Tensor("output_norm.weight", GgmlType::kF32, {64}, std::string(256, '\xff'));
