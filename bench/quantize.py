@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Weights by `tq quantize` beside llama.cpp's llama-quantize, at the same bytes, as a result file.
 
-usage: bench/quantize.py LLAMA_BIN SOURCE.F16.gguf [--windows 8] [--context 512]
-                         [--types Q4_0,Q4_1,Q4_K_M,Q8_0] [--name quantize.json] [--keep FOLDER]
+usage: bench/quantize.py LLAMA_BIN SOURCE.F16.gguf [--windows 4] [--context 512]
+                         [--types Q4_0,Q4_K_M] [--name quantize.json] [--keep FOLDER]
 
 SOURCE comes from bench/quantize_source.py. LLAMA_BIN is llama.cpp's folder of programs with
 llama-quantize, llama-imatrix and llama-perplexity (cmake --build .cache/llama.cpp --target ...).
 Needs ./quickstart and Debian's perl-doc. Both sides calibrate on the same text, pieces of Perl
 manuals and of the end of the Bible; scored are other manuals and the begin of the Bible. Each of
 llama.cpp's files, with and without its importance matrix, is put beside one of ours that is no
-larger. llama-perplexity scores the files too: ours must open there and score the same.
+larger. llama-perplexity scores the files too: ours must open there and score the same. Rows of
+types that are not named stay in the result file; FOLDER keeps the models and the importance matrix,
+which is made once.
 """
 import argparse
 import json
@@ -20,10 +22,10 @@ import sys
 import tempfile
 import time
 
-from common import ROOT, TEXT, TQ, machine, output, write
+from common import RESULTS, ROOT, TEXT, TQ, machine, output, write
 from quality import MANUALS, calibration_text, perl_text
 
-CALIBRATION_CHUNKS = 32  # of 512 tokens
+CALIBRATION_CHUNKS = 16  # of 512 tokens
 
 
 def run(*command):
@@ -63,27 +65,27 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("llama", type=pathlib.Path)
     parser.add_argument("source", type=pathlib.Path)
-    parser.add_argument("--windows", type=int, default=8)
+    parser.add_argument("--windows", type=int, default=4)
     parser.add_argument("--context", type=int, default=512)
-    parser.add_argument("--types", default="Q4_0,Q4_1,Q4_K_M,Q8_0")
+    parser.add_argument("--types", default="Q4_0,Q4_K_M")
     parser.add_argument("--name", default="quantize.json")
-    parser.add_argument("--keep", type=pathlib.Path)
+    parser.add_argument("--keep", type=pathlib.Path, default=ROOT / ".cache" / "quantize")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        keep = options.keep or folder
+        keep = options.keep
         keep.mkdir(exist_ok=True)
-        calibration, perl = folder / "calibration.txt", folder / "perl.txt"
+        calibration, perl = keep / "calibration.txt", keep / "perl.txt"
         calibration.write_text(calibration_text(), encoding="utf-8")
         perl.write_text(perl_text(MANUALS), encoding="utf-8")
         if perl.stat().st_size == 0:
             print("no Perl manuals found: apt-get install perl-doc", file=sys.stderr)
             return 2
         texts = [TEXT, perl]
-        imatrix, base = folder / "imatrix.gguf", folder / "base.kld"
-        _, imatrix_seconds = run(options.llama / "llama-imatrix", "-m", options.source, "-f",
-                                 calibration, "-o", imatrix, "-c", 512, "--chunks",
-                                 CALIBRATION_CHUNKS, "-t", 2)
+        imatrix, base = keep / "imatrix.gguf", folder / "base.kld"
+        if not imatrix.exists():
+            run(options.llama / "llama-imatrix", "-m", options.source, "-f", calibration, "-o",
+                imatrix, "-c", 512, "--chunks", CALIBRATION_CHUNKS, "-t", 2)
         run(options.llama / "llama-perplexity", "-m", options.source, "-f", perl, "-c",
             options.context, "--chunks", options.windows, "-t", 2, "--kl-divergence-base", base)
         rows = []
@@ -126,7 +128,12 @@ def main():
                   "command": f"bench/quantize.py LLAMA_BIN SOURCE --windows {options.windows} "
                              f"--context {options.context} --types {options.types}",
                   "source_bytes": options.source.stat().st_size,
-                  "imatrix_seconds": round(imatrix_seconds, 1), "rows": rows}
+                  "rows": rows}
+        path = RESULTS / options.name
+        if path.exists():
+            old = json.loads(path.read_text(encoding="utf-8"))["rows"]
+            names = {(row["tool"], row["name"]) for row in rows}
+            result["rows"] = [r for r in old if (r["tool"], r["name"]) not in names] + rows
     write(options.name, result)
     return 0
 

@@ -34,7 +34,7 @@ struct SensitivityOptions {
   std::vector<WeightType> choices;
   // Windows of so many tokens each, from the begin of calibration windows spread evenly.
   int windows = 2;
-  int window_len = 256;
+  int window_len = 128;
   // Weights x sites that may be measured: above, layers share a site. The result does not depend
   // on the machine's speed.
   double max_work = 1.6e11;
