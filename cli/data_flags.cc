@@ -104,6 +104,11 @@ Result<Corpus> DataFlags::Read(int64_t context_len, const OutputFlags& output) c
   return corpus;
 }
 
+Result<Redactor> DataFlags::MakeRedactor() const {
+  TQ_ASSIGN_OR_RETURN(const std::vector<Redaction> redactions, Redactions(*this));
+  return Redactor::Create(redactions);
+}
+
 std::vector<CorpusItem> DataFlags::ItemsOf(Corpus corpus) const {
   if (part == "calibration") return std::move(corpus.calibration);
   if (part == "held-out") return std::move(corpus.held_out);

@@ -17,6 +17,9 @@ Command AddEval(CLI::App& app) {
       AddEvalPpl(*command),
       AddEvalBlame(*command),
       AddEvalSweep(*command),
+      AddEvalNeedle(*command),
+      AddEvalAdversarial(*command),
+      AddEvalReplay(*command),
   });
   return {"eval", [command, commands]() -> Result<int> {
             for (const Command& one : *commands) {

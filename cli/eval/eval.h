@@ -9,5 +9,8 @@ Command AddEvalKld(CLI::App& app);
 Command AddEvalPpl(CLI::App& app);
 Command AddEvalBlame(CLI::App& app);
 Command AddEvalSweep(CLI::App& app);
+Command AddEvalNeedle(CLI::App& app);
+Command AddEvalAdversarial(CLI::App& app);
+Command AddEvalReplay(CLI::App& app);
 
 }  // namespace tq::cli

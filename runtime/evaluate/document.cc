@@ -19,25 +19,6 @@ bool IsContinuation(char c) {
   return (static_cast<unsigned char>(c) & 0xC0) == 0x80;
 }
 
-// Where a text may be cut: after each line; inside a long line after a space, or at a character.
-std::vector<size_t> BreakPoints(std::string_view text) {
-  std::vector<size_t> points;
-  size_t start = 0, last_space = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == ' ') last_space = i + 1;
-    if (text[i] == '\n') {
-      points.push_back(i + 1);
-      start = i + 1;
-    } else if (i + 1 - start >= kLongLine &&
-               (i + 1 == text.size() || !IsContinuation(text[i + 1]))) {
-      start = last_space > start ? last_space : i + 1;
-      points.push_back(start);
-    }
-  }
-  if (points.empty() || points.back() != text.size()) points.push_back(text.size());
-  return points;
-}
-
 // The first `num_points` pieces with the detail planted and the question at the end.
 std::string Assemble(std::string_view text, const std::vector<size_t>& points, size_t num_points,
                      const std::string& detail, const std::string& question, double depth) {
@@ -59,6 +40,24 @@ std::string Assemble(std::string_view text, const std::vector<size_t>& points, s
 }
 
 }  // namespace
+
+std::vector<size_t> BreakPoints(std::string_view text) {
+  std::vector<size_t> points;
+  size_t start = 0, last_space = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == ' ') last_space = i + 1;
+    if (text[i] == '\n') {
+      points.push_back(i + 1);
+      start = i + 1;
+    } else if (i + 1 - start >= kLongLine &&
+               (i + 1 == text.size() || !IsContinuation(text[i + 1]))) {
+      start = last_space > start ? last_space : i + 1;
+      points.push_back(start);
+    }
+  }
+  if (points.empty() || points.back() != text.size()) points.push_back(text.size());
+  return points;
+}
 
 Result<Document> BuildDocument(const Tokenizer& tokenizer, const DocumentOptions& options) {
   if (const size_t bad = ValidUtf8Prefix(options.text); bad != options.text.size()) {

@@ -12,6 +12,10 @@
 
 namespace tq {
 
+// Where a text may be cut: after each line; inside a long line after a space, or at a character.
+// The last one is its end.
+std::vector<size_t> BreakPoints(std::string_view text);
+
 struct DocumentOptions {
   std::string name;        // of the text, for messages and the report
   std::string_view text;   // valid UTF-8

@@ -64,9 +64,15 @@ Result<std::vector<Reply>> ParseReplies(const ordered_json& response) {
       choices->empty()) {
     return InvalidArgument("the response has no choices");
   }
+  int64_t prompt_tokens = -1;
+  if (const auto usage = response.find("usage"); usage != response.end() && usage->is_object()) {
+    const auto count = usage->find("prompt_tokens");
+    if (count != usage->end() && count->is_number_integer()) prompt_tokens = *count;
+  }
   std::vector<std::pair<int64_t, Reply>> found;
   for (const ordered_json& choice : *choices) {
     TQ_ASSIGN_OR_RETURN(Reply reply, ParseChoice(choice));
+    reply.prompt_tokens = prompt_tokens;
     const auto index = choice.find("index");
     found.emplace_back(index != choice.end() && index->is_number_integer()
                            ? index->get<int64_t>()

@@ -125,6 +125,7 @@ struct Reply {
   std::string finish_reason;  // "stop", "length", "tool_calls", ...; empty: none was given
   nlohmann::ordered_json tool_calls = nlohmann::ordered_json::array();  // as they came
   std::vector<std::string> tokens;  // of the text; empty without logprobs
+  int64_t prompt_tokens = -1;       // of the request, as "usage" says; -1: it does not
 };
 
 // The choices of a response, in the order of their indices. kInvalidArgument names what is missing.

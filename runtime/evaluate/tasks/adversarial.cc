@@ -1,0 +1,362 @@
+#include "runtime/evaluate/tasks/adversarial.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "runtime/evaluate/page.h"
+#include "runtime/evaluate/section.h"
+#include "runtime/evaluate/tasks/fact_maker.h"
+#include "runtime/evaluate/tasks/trial_report.h"
+
+namespace tq {
+namespace {
+
+constexpr int kDigits = 3;  // few, so that small models copy them
+
+constexpr TrialKind kKinds[] = {
+    {"near_duplicates", "codes of gates whose names differ in one word; one of them is asked for"},
+    {"contradictions", "half of the numbers are corrected later on; the valid one is asked for"},
+    {"distractors", "nothing but facts of one form; some are asked for"},
+    {"copy_code", "one of several similar functions is copied, character by character"},
+    {"copy_json", "one of several similar JSON records is copied, character by character"},
+    {"patterns", "a long repeated list of words goes on, exactly"},
+};
+
+struct Maker {
+  const Haystack& haystack;
+  const AdversarialOptions& options;
+  std::vector<Trial>* trials;
+
+  size_t count() const { return static_cast<size_t>(options.questions); }
+  // Tokens for the text when the longest of `questions` is put behind it.
+  int64_t Room(const std::vector<Trial>& questions) const {
+    int64_t longest = 0;
+    for (const Trial& q : questions) {
+      longest = std::max({longest, haystack.Count(q.primer), haystack.Count(q.question)});
+    }
+    return options.length - longest;
+  }
+  void Add(const char* kind, std::string text, std::vector<Trial> questions) const {
+    const auto shared = std::make_shared<const std::string>(std::move(text));
+    for (Trial& q : questions) {
+      q.kind = kind;
+      q.length = options.length;
+      q.text = shared;
+      trials->push_back(std::move(q));
+    }
+  }
+  Status Plant(const char* kind, const std::vector<PlantedLine>& planted,
+               std::vector<Trial> questions) const {
+    TQ_ASSIGN_OR_RETURN(std::string text, haystack.Build(Room(questions), planted));
+    Add(kind, std::move(text), std::move(questions));
+    return OkStatus();
+  }
+};
+
+// Every place between 0 and 1, at the middle of its share.
+double Depth(size_t index, size_t count) {
+  return (static_cast<double>(index) + 0.5) / static_cast<double>(count);
+}
+
+// All other answers of the same text are wrong ones.
+void SetWrong(std::vector<Trial>* questions, const std::vector<std::string>& values) {
+  for (Trial& q : *questions) {
+    for (const std::string& value : values) {
+      if (value != q.expected.front()) q.wrong.push_back(value);
+    }
+  }
+}
+
+Status MakeNearDuplicates(const Maker& m, FactMaker& facts) {
+  constexpr const char* kWings[] = {"north", "south", "east", "west"};
+  constexpr const char* kColors[] = {"red", "blue"};
+  constexpr size_t kPerGate = std::size(kWings) * std::size(kColors);
+  // As many gates as there is room for in a quarter of the text.
+  const std::string sample = "The code of the red gate 10 in the north wing is 12345.\n";
+  const auto room = static_cast<size_t>(m.options.length / 4 / m.haystack.Count(sample));
+  const size_t gates = std::clamp<size_t>(room / kPerGate, 1, 40);
+  std::vector<std::pair<std::string, std::string>> codes;
+  for (size_t gate = 0; gate < gates; ++gate) {
+    for (const char* wing : kWings) {
+      for (const char* color : kColors) {
+        codes.emplace_back(
+            fmt::format("The code of the {} gate {} in the {} wing is", color, 10 + gate, wing),
+            facts.Number(kDigits));
+      }
+    }
+  }
+  facts.Shuffle(&codes);
+  std::vector<PlantedLine> planted;
+  std::vector<std::string> values;
+  for (size_t i = 0; i < codes.size(); ++i) {
+    planted.push_back({Depth(i, codes.size()), codes[i].first + " " + codes[i].second + "."});
+    values.push_back(codes[i].second);
+  }
+  std::vector<Trial> questions;
+  const size_t asked = std::min(m.count(), codes.size());
+  for (size_t i = 0; i < asked; ++i) {
+    const auto& [primer, code] = codes[i * codes.size() / asked];
+    Trial t;
+    t.primer = primer;
+    t.question =
+        "Complete the sentence with the number from the text, and answer with the number "
+        "only: " +
+        primer + " ...";
+    t.expected = {code};
+    questions.push_back(std::move(t));
+  }
+  SetWrong(&questions, values);
+  return m.Plant("near_duplicates", planted, std::move(questions));
+}
+
+Status MakeContradictions(const Maker& m, FactMaker& facts) {
+  const size_t count = std::min(m.count(), CityNames().size());
+  std::vector<PlantedLine> planted;
+  std::vector<Trial> questions;
+  const std::vector<std::string> cities = facts.Some(CityNames(), count);
+  for (size_t i = 0; i < count; ++i) {
+    const std::string primer = "The special magic number for the city of " + cities[i] + " is";
+    const std::string first = facts.Number(kDigits), second = facts.Number(kDigits);
+    planted.push_back({0.5 * Depth(i, count), primer + " " + first + "."});
+    const bool corrected = i % 2 == 0;  // the others check that the first is still found
+    if (corrected) {
+      planted.push_back({0.6 + 0.35 * Depth(i, count),
+                         fmt::format("Correction: The special magic number for the city of {} is "
+                                     "{}. The earlier number was wrong.",
+                                     cities[i], second)});
+    }
+    Trial t;
+    t.primer = "After all corrections: " + primer;
+    t.question = "What is the special magic number for the city of " + cities[i] +
+                 " after all corrections? Answer with the number only.";
+    t.expected = {corrected ? second : first};
+    if (corrected) t.wrong = {first};
+    questions.push_back(std::move(t));
+  }
+  return m.Plant("contradictions", planted, std::move(questions));
+}
+
+Status MakeDistractors(const Maker& m, FactMaker& facts) {
+  // Names of two words: enough for thousands of facts.
+  const std::span<const char* const> nouns = CommonNouns();
+  std::vector<std::string> names;
+  for (const char* a : nouns) {
+    for (const char* b : nouns) {
+      if (a != b) names.push_back(fmt::format("{}-{}", a, b));
+    }
+  }
+  facts.Shuffle(&names);
+  const auto fact = [](const std::string& name) { return "The value of " + name + " is"; };
+  Trial longest;
+  longest.primer = fact("whistle-feather");
+  longest.question = "What is the value of whistle-feather? Answer with the number only.";
+  const int64_t room = m.Room({longest});
+  std::string text;
+  std::vector<std::string> values;
+  // Numbers that are all different.
+  constexpr int64_t kFew = 400;
+  const int digits = room / m.haystack.Count(longest.primer) < kFew ? kDigits : 5;
+  for (int64_t used = 0; values.size() < names.size();) {
+    const std::string value = facts.Number(digits);
+    const std::string line = fact(names[values.size()]) + " " + value + ".\n";
+    used += m.haystack.Count(line);
+    if (used > room) break;
+    text += line;
+    values.push_back(value);
+  }
+  if (values.empty()) {
+    return InvalidArgument("a text of ", m.options.length,
+                           " tokens holds no fact; use a longer "
+                           "--length");
+  }
+  std::vector<Trial> questions;
+  const size_t asked = std::min(m.count(), values.size());
+  for (size_t i = 0; i < asked; ++i) {
+    const size_t at = (2 * i + 1) * values.size() / (2 * asked);
+    Trial t;
+    t.primer = fact(names[at]);
+    t.question = "What is the value of " + names[at] + "? Answer with the number only.";
+    t.expected = {values[at]};
+    t.depth = Depth(at, values.size());
+    questions.push_back(std::move(t));
+  }
+  m.Add("distractors", std::move(text), std::move(questions));
+  return OkStatus();
+}
+
+// A text that begins with `head`, which the question gives, and goes on with `tail`.
+struct Block {
+  std::string name, head, tail;
+};
+
+Block CodeBlock(FactMaker& facts) {
+  const std::vector<std::string> n = facts.Some(CommonNouns(), 5);
+  Block b;
+  b.name = fmt::format("{}_{}", n[0], n[1]);
+  b.head = fmt::format("def {}({}, {}):\n    {} = {} * {} + {}\n", b.name, n[2], n[3], n[4], n[2],
+                       facts.AnyNumber(3), facts.AnyNumber(4));
+  b.tail = fmt::format(
+      "    if {} > {} and {} != {}:\n        return {} - {}\n    return \"{}\", {}\n", n[3],
+      facts.AnyNumber(3), n[4], facts.AnyNumber(4), n[4], n[3], n[0], facts.AnyNumber(3));
+  return b;
+}
+
+Block JsonBlock(FactMaker& facts) {
+  const std::vector<std::string> n = facts.Some(CommonNouns(), 4);
+  Block b;
+  b.name = facts.Number(6);
+  b.head = fmt::format("{{\"id\": {}, \"name\": \"{}-{}\", ", b.name, n[0], n[1]);
+  b.tail = fmt::format("\"size\": [{}, {}], \"tags\": [\"{}\", \"{}\"], \"code\": \"{}\"}}\n",
+                       facts.AnyNumber(3), facts.AnyNumber(3), n[2], n[3], facts.AnyNumber(5));
+  return b;
+}
+
+Status MakeCopies(const Maker& m, FactMaker& facts, const char* kind, const char* title,
+                  const char* thing, Block (*make)(FactMaker&)) {
+  std::vector<PlantedLine> planted;
+  std::vector<Trial> questions;
+  for (size_t i = 0; i < m.count(); ++i) {
+    const Block block = make(facts);
+    // Its title stands before it in the text as in the question.
+    const std::string begin = fmt::format("{} {}:\n{}", title, block.name, block.head);
+    planted.push_back({Depth(i, m.count()), begin + block.tail.substr(0, block.tail.size() - 1)});
+    Trial t;
+    t.depth = planted.back().depth;
+    t.rule = ScoreRule::kCopy;
+    t.primer = begin;
+    // A primer that ends in a blank would split the next token.
+    std::string tail = block.tail;
+    while (t.primer.back() == ' ') {
+      t.primer.pop_back();
+      tail.insert(tail.begin(), ' ');
+    }
+    t.question = fmt::format(
+        "Copy the {} {} from the text, character by character, on {}. Answer "
+        "with it only.",
+        thing, block.name,
+        std::count(block.tail.begin(), block.tail.end(), '\n') > 1 ? "the same lines" : "one line");
+    t.expected = {m.options.run.form == AskForm::kChat ? block.head + block.tail : tail};
+    t.expected.front().erase(t.expected.front().find_last_not_of('\n') + 1);
+    t.max_tokens = static_cast<int>(m.haystack.Count(t.expected.front())) + 8;
+    questions.push_back(std::move(t));
+  }
+  return m.Plant(kind, planted, std::move(questions));
+}
+
+Status MakeCopyCode(const Maker& m, FactMaker& facts) {
+  return MakeCopies(m, facts, "copy_code", "# Function", "function", CodeBlock);
+}
+
+Status MakeCopyJson(const Maker& m, FactMaker& facts) {
+  return MakeCopies(m, facts, "copy_json", "Record", "JSON record with the id", JsonBlock);
+}
+
+Status MakePatterns(const Maker& m, FactMaker& facts) {
+  // One list of words again and again; the answer is the next words. Each question has a list of
+  // another length; texts are short, so that there can be many.
+  constexpr size_t kNext = 12;
+  for (size_t i = 0; i < m.count(); ++i) {
+    const std::vector<std::string> words = facts.Some(CommonNouns(), 5 + 5 * (i % 6));
+    Trial t;
+    t.rule = ScoreRule::kCopy;
+    t.question = fmt::format(
+        "Which {} words come next in this list? Go on with exactly these words, "
+        "separated by blanks.",
+        kNext);
+    const int64_t room = m.Room({t}) / 2;
+    std::string text;
+    size_t at = 0;
+    const auto next = [&] {
+      const std::string blank = at == 0 ? "" : " ";
+      return blank + words[at++ % words.size()];
+    };
+    int64_t per_round = 0;
+    for (const std::string& word : words) per_round += m.haystack.Count(" " + word);
+    // Ends somewhere inside a round.
+    const auto steps =
+        static_cast<size_t>(room / per_round) * words.size() - facts.Below(words.size());
+    if (room < 3 * per_round) {
+      return InvalidArgument("a text of ", m.options.length,
+                             " tokens is too short for patterns; "
+                             "use a longer --length");
+    }
+    for (size_t s = 0; s < steps; ++s) text += next();
+    std::string expected;
+    for (size_t s = 0; s < kNext; ++s) expected += next();
+    if (m.options.run.form == AskForm::kChat) expected.erase(0, 1);
+    t.max_tokens = static_cast<int>(m.haystack.Count(expected)) + 8;
+    t.expected = {std::move(expected)};
+    m.Add("patterns", std::move(text), {std::move(t)});
+  }
+  return OkStatus();
+}
+
+using MakeKind = Status (*)(const Maker& m, FactMaker& facts);
+constexpr MakeKind kMakers[] = {MakeNearDuplicates, MakeContradictions, MakeDistractors,
+                                MakeCopyCode,       MakeCopyJson,       MakePatterns};
+static_assert(std::size(kMakers) == std::size(kKinds));
+
+}  // namespace
+
+std::span<const TrialKind> AdversarialKinds() {
+  return kKinds;
+}
+
+Result<std::vector<Trial>> MakeAdversarialTrials(const Haystack& haystack,
+                                                 const AdversarialOptions& options) {
+  TQ_ASSIGN_OR_RETURN(const std::vector<std::string> kinds, ChooseKinds(kKinds, options.kinds));
+  if (options.questions < 1) {
+    return InvalidArgument("questions = ", options.questions, ": expected 1 or more of each kind");
+  }
+  std::vector<Trial> trials;
+  const Maker maker = {haystack, options, &trials};
+  for (size_t k = 0; k < std::size(kKinds); ++k) {
+    if (std::find(kinds.begin(), kinds.end(), kKinds[k].name) == kinds.end()) continue;
+    FactMaker facts(SeedOf(options.seed, kKinds[k].name, options.length, 0));
+    TQ_RETURN_IF_ERROR(kMakers[k](maker, facts));
+  }
+  return trials;
+}
+
+Result<AdversarialResult> RunAdversarial(Responder& baseline,
+                                         std::span<Responder* const> candidates,
+                                         const AdversarialOptions& options) {
+  AdversarialResult result;
+  TQ_ASSIGN_OR_RETURN(result.kinds, ChooseKinds(kKinds, options.kinds));
+  TQ_ASSIGN_OR_RETURN(TokenCounter counter, CounterFor(baseline, options.run.form == AskForm::kChat,
+                                                       options.text, options.run.cancel));
+  TQ_ASSIGN_OR_RETURN(const Haystack haystack,
+                      Haystack::Create(options.text_name, options.text, std::move(counter)));
+  TQ_ASSIGN_OR_RETURN(std::vector<Trial> trials, MakeAdversarialTrials(haystack, options));
+  TQ_ASSIGN_OR_RETURN(result.trials,
+                      RunTrials(baseline, candidates, std::move(trials), options.run));
+  result.text_name = options.text_name;
+  result.length = options.length;
+  result.seed = options.seed;
+  return result;
+}
+
+nlohmann::ordered_json AdversarialJson(const AdversarialResult& result) {
+  nlohmann::ordered_json j = {{"evaluation", "adversarial"},
+                              {"text", result.text_name},
+                              {"length", result.length},
+                              {"seed", result.seed}};
+  j.update(TrialsJson(result.trials));
+  return j;
+}
+
+std::string AdversarialSection(const AdversarialResult& result) {
+  return SectionHead("Adversarial texts") +
+         SectionText(fmt::format(
+             "{} questions that a cache which blurs details gets wrong, over texts of {} tokens, "
+             "{}, at temperature 0. A copy is right when every character is.",
+             result.trials.trials.size(), result.length,
+             result.trials.form == AskForm::kPrimed ? "put as the beginning of their answer"
+                                                    : "put in a chat")) +
+         TrialsHtml(result.trials, AdversarialKinds());
+}
+
+}  // namespace tq
