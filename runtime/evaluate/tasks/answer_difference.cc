@@ -6,6 +6,7 @@
 #include <set>
 
 #include "runtime/evaluate/tasks/repetition.h"
+#include "turboquant/base/json_object.h"
 
 namespace tq {
 namespace {
@@ -43,18 +44,15 @@ std::vector<std::string> Pieces(std::string_view text) {
   return pieces;
 }
 
-void AddShape(const ordered_json& value, const std::string& path, int depth,
-              std::set<std::string>* shape) {
+void AddShape(const ordered_json& value, const std::string& path, std::set<std::string>* shape) {
   // Integers and floats are one type: 1 and 1.0 are the same to most readers.
   shape->insert(path + ": " + (value.is_number() ? "number" : value.type_name()));
-  constexpr int kDeepest = 100;
-  if (depth == kDeepest) return;
   if (value.is_object()) {
     for (const auto& [key, member] : value.items()) {
-      AddShape(member, path + "." + key, depth + 1, shape);
+      AddShape(member, path + "." + key, shape);
     }
   } else if (value.is_array()) {
-    for (const ordered_json& element : value) AddShape(element, path + "[]", depth + 1, shape);
+    for (const ordered_json& element : value) AddShape(element, path + "[]", shape);
   }
 }
 
@@ -69,8 +67,8 @@ std::pair<nlohmann::json, nlohmann::json> CallOf(const ordered_json& call) {
     out.second = arguments;
     if (arguments.is_string()) {
       // Not ordered: the order of keys does not count.
-      nlohmann::json parsed = nlohmann::json::parse(arguments.get<std::string>(), nullptr, false);
-      if (!parsed.is_discarded()) out.second = std::move(parsed);
+      Result<nlohmann::json> parsed = ParseJson(arguments.get<std::string>(), "arguments");
+      if (parsed.ok()) out.second = *std::move(parsed);
     }
   }
   return out;
@@ -111,12 +109,13 @@ std::optional<ordered_json> JsonOf(const std::string& answer) {
     text = Trim(text.substr(line, end - line));
   }
   if (text.empty() || (text.front() != '{' && text.front() != '[')) return std::nullopt;
-  return ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  Result<ordered_json> json = ParseJson<ordered_json>(text, "answer");
+  return json.ok() ? *std::move(json) : ordered_json(ordered_json::value_t::discarded);
 }
 
 std::vector<std::string> ShapeOf(const ordered_json& value) {
   std::set<std::string> shape;
-  AddShape(value, "$", 0, &shape);
+  AddShape(value, "$", &shape);
   return {shape.begin(), shape.end()};
 }
 

@@ -22,7 +22,7 @@ using TextSimilarity = std::function<Result<double>(const std::string& a, const 
 double WordOverlap(std::string_view a, std::string_view b);
 
 // The JSON that an answer consists of, also inside a code fence; nothing where the answer does not
-// begin like JSON. A value that cannot be parsed is discarded (is_discarded()).
+// begin like JSON. A value that cannot be parsed, or nests too deeply, is_discarded().
 std::optional<nlohmann::ordered_json> JsonOf(const std::string& answer);
 
 // The paths of all values with their types, sorted, each once: {"a": [1, {"b": ""}]} gives

@@ -51,6 +51,7 @@ TEST(CompareAnswers, SeesBrokenJsonAndOtherShapes) {
   const AnswerDifference same = Compare(good, "```json\n{\"tags\": [7], \"name\": \"b\"}\n```");
   EXPECT_FALSE(same.json_broken || same.shape_differs);  // values, order and fence do not count
   EXPECT_FALSE(same.exact);
+  EXPECT_TRUE(Compare(good, std::string(100000, '[')).json_broken);
   EXPECT_FALSE(Compare("[citation needed", "x").json_broken);  // the baseline's was none
 }
 

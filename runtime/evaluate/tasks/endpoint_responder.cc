@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "runtime/evaluate/tasks/responder.h"
+#include "turboquant/base/json_object.h"
 
 namespace tq {
 namespace {
@@ -60,8 +61,9 @@ int OnProgress(void* user, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
 // What a server says about an error, on one line: error.message, message, detail, or the body.
 std::string ServerWords(const std::string& body) {
   std::string words = body;
-  const ordered_json j = ordered_json::parse(body, nullptr, /*allow_exceptions=*/false);
-  if (j.is_object()) {
+  if (const Result<ordered_json> json = ParseJson<ordered_json>(body, "error");
+      json.ok() && json->is_object()) {
+    const ordered_json& j = *json;
     const ordered_json& inner = j.contains("error") && j["error"].is_object() ? j["error"] : j;
     for (const char* key : {"message", "detail", "error"}) {
       if (inner.contains(key) && inner[key].is_string()) {
@@ -287,8 +289,8 @@ Result<ordered_json> EndpointResponder::State::Send(const std::string& path,
       continue;
     }
     if (answer->http_status == 200) {
-      ordered_json j = ordered_json::parse(answer->body, nullptr, /*allow_exceptions=*/false);
-      if (!j.is_discarded()) return j;
+      Result<ordered_json> json = ParseJson<ordered_json>(answer->body, url);
+      if (json.ok()) return json;
       return InvalidArgument(url, " answered with what is not JSON: ", ServerWords(answer->body));
     }
     if (!IsWorthARetry(answer->http_status) || last) return ErrorOf(url, *answer);

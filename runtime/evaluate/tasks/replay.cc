@@ -7,6 +7,8 @@
 #include <limits>
 #include <utility>
 
+#include "turboquant/base/json_object.h"
+
 namespace tq {
 namespace {
 
@@ -49,11 +51,12 @@ std::vector<Request> RequestsOf(const ReplayOptions& options, ReplayResult* resu
       Skip("a text, not a request", item.name, result);
       continue;
     }
-    ordered_json body = ordered_json::parse(item.body, nullptr, /*allow_exceptions=*/false);
-    if (!body.is_object()) {
+    Result<ordered_json> parsed = ParseJson<ordered_json>(item.body, item.name);
+    if (!parsed.ok() || !parsed->is_object()) {
       Skip("the body is not a JSON object", item.name, result);
       continue;
     }
+    ordered_json body = *std::move(parsed);
     const auto seed = body.find("seed");
     const uint64_t own = seed != body.end() && seed->is_number_integer()
                              ? static_cast<uint64_t>(seed->get<int64_t>())

@@ -264,6 +264,7 @@ TEST(EndpointResponder, ErrorsNameTheUrlTheStatusAndWhatTheServerSaid) {
        "redirects are not followed"},
       {{500, "oh"}, StatusCode::kUnavailable, "answered 500: \"oh\" (after 1 retries)"},
       {{429, "", "Retry-After: 3600\r\n"}, StatusCode::kUnavailable, "asks to wait 3600 s"},
+      {{200, std::string(500, '[')}, StatusCode::kInvalidArgument, "what is not JSON"},
       {{200, "<html>"}, StatusCode::kInvalidArgument, "not JSON: \"<html>\""},
   };
   ::unsetenv("OPENAI_API_KEY");
