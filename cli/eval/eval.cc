@@ -20,6 +20,8 @@ Command AddEval(CLI::App& app) {
       AddEvalNeedle(*command),
       AddEvalAdversarial(*command),
       AddEvalReplay(*command),
+      AddEvalGenerate(*command),
+      AddEvalSuite(*command),
   });
   return {"eval", [command, commands]() -> Result<int> {
             for (const Command& one : *commands) {

@@ -12,5 +12,7 @@ Command AddEvalSweep(CLI::App& app);
 Command AddEvalNeedle(CLI::App& app);
 Command AddEvalAdversarial(CLI::App& app);
 Command AddEvalReplay(CLI::App& app);
+Command AddEvalGenerate(CLI::App& app);
+Command AddEvalSuite(CLI::App& app);
 
 }  // namespace tq::cli

@@ -12,5 +12,6 @@ extern const std::string_view kReportTemplate;    // report.html
 extern const std::string_view kPlanTemplate;      // plan_report.html
 extern const std::string_view kSectionsTemplate;  // sections.html
 extern const std::string_view kSectionsScript;    // sections.js
+extern const std::string_view kDefaultGate;       // suite/default_gate.json
 
 }  // namespace tq

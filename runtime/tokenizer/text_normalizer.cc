@@ -38,6 +38,15 @@ bool IsWhiteSpace(uint32_t c) {
          c == 0x3000;
 }
 
+bool IsLetter(uint32_t c) {
+  const utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
+}
+
+bool IsUpperCase(uint32_t c) {
+  return utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_LU;
+}
+
 std::string BlanksFromMeta(std::string_view text) {
   std::string out;
   for (size_t pos = 0; pos < text.size();) {

@@ -13,6 +13,9 @@ namespace tq {
 
 // Unicode's White_Space.
 bool IsWhiteSpace(uint32_t code_point);
+// By Unicode's general category.
+bool IsLetter(uint32_t code_point);
+bool IsUpperCase(uint32_t code_point);
 // U+2581 in `text` becomes a blank.
 std::string BlanksFromMeta(std::string_view text);
 
