@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the measured tables of README.md from bench/results, between its markers.
+"""Writes the measured table of README.md from bench/results, between its markers.
 
 usage: bench/readme_table.py [--check]     --check: exit 1 if README.md is not up to date
 """
@@ -17,69 +17,53 @@ def machine_words(m):
     return f"{m['processor']}, {m['cores']} cores, {compiler}"
 
 
-def formats_table(result):
-    lines = [f"SmolLM2-135M, {result['tokens']:,} tokens of the Bible, all positions "
-             f"(`{result['command'].replace(' --json', '')}`; {machine_words(result['machine'])}, "
-             f"{result['isa']}):", "",
-             "| cache | MiB here | ratio here | ratio at 131,072 | bits per value | ms per token "
-             "| KL mean | same top | perplexity |",
-             "|---|---|---|---|---|---|---|---|---|"]
-    for row in result["rows"]:
-        cache, plain = row["cache"], row["kv"] == "f16"
-        lines.append(
-            f"| {row['kv']} | {cache['bytes'] / 2**20:.1f} | {cache['ratio']:.2f}x "
-            f"| {cache['ratio_at_131072']:.2f}x | {cache['bits_per_value']:.2f} "
-            f"| {row['decode_ms']['quantized']:.1f} "
-            + ("| - | - " if plain else
-               f"| {row['kld']['mean']:.4f} | {100 * row['same_top']:.1f} % ")
-            + f"| {row['ppl']['quantized']:.3f} |")
-    lines += ["", f"Noise floor ({result['floor']['kv']}): KL {result['floor']['kld_mean']:.5f}."]
-    return lines
+def load(name):
+    path = RESULTS / name
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def peer_table(result):
-    depths = sorted({row["depth"] for row in result["results"]})
-    names = list(dict.fromkeys(row["name"] for row in result["results"]))
-    runs = min(row["tokens_per_second"]["runs"] for row in result["results"])
-    how = "one run of each" if runs == 1 else f"alternating runs, median of {runs}"
-    lines = [f"Decode, tokens per second, beside {result['peer']['name']} "
-             f"(`{result['peer']['flags']}`) on the same file and threads, {how} "
-             f"(`bench/compare_llama.py`; {machine_words(result['machine'])}, "
-             f"{result['isa']}):", "",
-             "| cache | " + " | ".join(f"depth {d:,}" for d in depths) + " |",
-             "|---|" + "---|" * len(depths)]
-    for name in names:
-        cells = []
-        for depth in depths:
-            row = next(r for r in result["results"] if r["name"] == name and r["depth"] == depth)
-            cells.append(f"{row['tokens_per_second']['median']:.1f} "
-                         f"({row['ratio_to']['llama.cpp f16']:.2f}x)")
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return lines
+def table(header, rows):
+    return ["| " + " | ".join(header) + " |", "|" + "---|" * len(header),
+            *("| " + " | ".join(row) + " |" for row in rows)]
 
 
-def quality_table(result):
-    lines = [f"KL to the f16 cache over {result['windows']} windows of {result['context']:,} tokens of "
-             f"each text, all positions (`{result['command']}`; {result['isa']}):", "",
-             "| text | cache | bits per value | KL mean | KL 99 % | same top | perplexity ratio |",
-             "|---|---|---|---|---|---|---|"]
-    for row in result["results"]:
-        kld = row["kld"]
-        lines.append(f"| {row['text']} | {row['format']} | {row['bits_per_value']:.2f} "
-                     f"| {kld['mean']:.4f} ± {kld['mean_stderr']:.4f} | {kld['p99']:.3f} "
-                     f"| {100 * row['same_top']:.1f} % | {row['ppl']['ratio']:.4f} |")
-    return lines
+def formats_table(memory, quality, decode):
+    """One row for each cache that was measured: memory, quality, speed."""
+    depth = 8192
+    speed = {r["name"]: r for r in decode["results"]
+             if r["settings"]["depth"] == depth and "skipped" not in r}
+    kld = {(r["format"], r["text"]): r for r in quality["results"]}
+    texts = list(dict.fromkeys(r["text"] for r in quality["results"]))
+    sizes = {r["kv"]: r["cache"] for r in memory["rows"]}
+    rows = []
+    for name in dict.fromkeys([*sizes, *(r["format"] for r in quality["results"])]):
+        size, step = sizes.get(name), speed.get(name)
+        measured = [kld.get((name, text)) for text in texts]
+        if step is None and not name.startswith("calibrated-"):
+            continue
+        bits = size["bits_per_value"] if size else measured[0]["bits_per_value"]
+        rows.append([name, f"{bits:.2f}", f"{size['ratio_at_131072']:.2f}x" if size else "",
+                     *(f"{m['kld']['mean']:.4f}" if m else "-" for m in measured),
+                     " / ".join(f"{m['ppl']['ratio']:.4f}" for m in measured) if measured[0]
+                     else "-",
+                     f"{step['tokens_per_second']:.0f} ({step['ratio_to']['llama.cpp f16']:.2f}x)"
+                     if step else ""])
+    header = ["cache", "bits per value", "ratio at 131,072",
+              *(f"KL, {text}" for text in texts), "perplexity ratio",
+              f"tokens/s at {depth:,} (times llama.cpp f16)"]
+    return [f"SmolLM2-135M ({machine_words(decode['measured_on'])}, {decode['isa']}):",
+            "", *table(header, rows), "",
+            f"Memory: `{memory['command'].replace(' --json', '')}`. KL to the plain cache over "
+            f"{quality['windows']} windows of {quality['context']:,} tokens of each text, all "
+            f"positions: `{quality['command']}`; `calibrated-` formats have centres (and anchors) "
+            f"from a calibration. Speed beside {decode['peer']['name']} "
+            f"{decode['peer']['build']} on the same file and threads: `bench/decode.py`. All of it: "
+            "[quality](docs/reference/quality.md), [speed](docs/reference/speed.md)."]
 
 
 def main():
-    lines = []
-    for name, table in (("compare.json", formats_table), ("quality.json", quality_table),
-                        ("llama_cpp.json", peer_table)):
-        if (RESULTS / name).exists():
-            result = json.loads((RESULTS / name).read_text(encoding="utf-8"))
-            lines += [*table(result), ""]
-    if not lines:
-        lines = ["Nothing was measured yet.", ""]
+    results = [load(name) for name in ("compare.json", "quality.json", "decode.json")]
+    lines = ["Nothing was measured yet."] if None in results else formats_table(*results)
     path = ROOT / "README.md"
     old = path.read_text(encoding="utf-8")
     new = MARKERS.sub(lambda m: m.group(1) + "\n".join(lines) + "\n" + m.group(2), old)

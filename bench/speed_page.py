@@ -9,7 +9,7 @@ import re
 import sys
 
 from common import RESULTS, ROOT
-from readme_table import machine_words
+from readme_table import load, machine_words, table
 
 PAGE = ROOT / "docs" / "reference" / "speed.md"
 CHART = PAGE.with_suffix(".svg")
@@ -19,11 +19,6 @@ LINES = [("k3v2", "k3v2", "#0b6e4f"), ("k4v4", "k4v4", "#1f9d76"), ("f16", "f16"
          ("llama.cpp f16", "llama.cpp f16", "#9d4edd"),
          ("llama.cpp q8_0", "llama.cpp q8_0", "#c77dff"),
          ("llama.cpp q4_0", "llama.cpp q4_0", "#5a189a")]
-
-
-def load(name):
-    path = RESULTS / name
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def words(result):
@@ -45,11 +40,6 @@ def skipped_lines(rows):
     return ["", "Skipped: " + "; ".join(f"{name} from depth {depth:,} on, {why}"
                                         for name, (depth, why) in first.items()) + "."] \
         if first else []
-
-
-def table(header, rows):
-    return ["| " + " | ".join(header) + " |", "|" + "---|" * len(header),
-            *("| " + " | ".join(row) + " |" for row in rows)]
 
 
 def decode_lines(result, image=None):
