@@ -33,15 +33,8 @@ bool Gains(const HeadFormat& f, const BlameSite& site, int bits) {
 
 class Blame {
  public:
-  explicit Blame(const BlameOptions& options) : options_(options) {
-    for (const EvalText& text : options.texts) {
-      for (const std::vector<TokenId>& w : text.windows) {
-        windows_.push_back(w);
-        result_.tokens += static_cast<int64_t>(w.size());
-        result_.context_len = std::max(result_.context_len, static_cast<int64_t>(w.size()));
-      }
-    }
-  }
+  explicit Blame(const BlameOptions& options)
+      : options_(options), texts_(AllWindows(options.texts)) {}
 
   Result<BlameResult> Run() {
     const CacheConfig& config = options_.candidate.config;
@@ -51,7 +44,9 @@ class Blame {
     result_.restore_bits = options_.restore_bits;
     result_.num_layers = config.num_layers;
     result_.num_kv_heads = config.num_kv_heads;
-    result_.windows = static_cast<int64_t>(windows_.size());
+    result_.tokens = texts_.tokens;
+    result_.context_len = texts_.context_len;
+    result_.windows = static_cast<int64_t>(texts_.windows.size());
     result_.bits_per_value = SealedBitsPerValue(config);
     result_.bytes = static_cast<int64_t>(CacheFootprint(config, result_.context_len).total());
 
@@ -144,7 +139,7 @@ class Blame {
       return ReportProgress(progress, done, total, what);
     };
     TQ_ASSIGN_OR_RETURN(const std::vector<StreamScores> scores,
-                        MeasureDivergence(options_.reference, streams, windows_, measure));
+                        MeasureDivergence(options_.reference, streams, texts_.windows, measure));
     const StreamScores& base = scores[0];
     result_.kld = base.kld.mean();
     result_.kld_stderr = std::max(base.kld.stderr_of_mean(), OverWindows(base).stderr_of_mean());
@@ -201,7 +196,7 @@ class Blame {
   }
 
   const BlameOptions& options_;
-  std::vector<std::vector<TokenId>> windows_;
+  const EvalWindows texts_;
   BlameResult result_;
   double plain_ppl_ = 0;
 };

@@ -100,13 +100,6 @@ KldRow MakeRow(const KldOptions& options, const Stream& stream, const StreamScor
   return row;
 }
 
-Json PplJson(const DivergenceSummary& s) {
-  return {{"f16", s.ppl_ref},
-          {"quantized", s.ppl_q},
-          {"ratio", s.ppl_ratio},
-          {"ratio_stderr", s.ppl_ratio_stderr}};
-}
-
 // The keys of a row that are figures of its text.
 void PutStatistics(const KldStatistics& s, Json* j) {
   Json& out = *j;
@@ -170,6 +163,18 @@ bool KldResult::passed() const {
                      [](const KldRow& row) { return row.failures.empty(); });
 }
 
+EvalWindows AllWindows(std::span<const EvalText> texts) {
+  EvalWindows all;
+  for (const EvalText& text : texts) {
+    for (const std::vector<TokenId>& w : text.windows) {
+      all.tokens += static_cast<int64_t>(w.size());
+      all.context_len = std::max(all.context_len, static_cast<int64_t>(w.size()));
+      all.windows.push_back(w);
+    }
+  }
+  return all;
+}
+
 std::string WhyNotInformative(double plain_ppl, int vocab_size) {
   if (plain_ppl <= 0.1 * vocab_size) return "";
   return fmt::format(
@@ -184,15 +189,10 @@ Result<KldResult> RunKld(const KldOptions& options) {
   result.reference_name = options.reference.name;
   result.first_scored = options.measure.first_scored;
   result.gate = options.gate;
-  std::vector<std::vector<TokenId>> windows;
-  for (const EvalText& text : options.texts) {
-    for (const std::vector<TokenId>& w : text.windows) {
-      windows.push_back(w);
-      result.tokens += static_cast<int64_t>(w.size());
-      result.context_len = std::max(result.context_len, static_cast<int64_t>(w.size()));
-    }
-  }
-  result.windows = static_cast<int64_t>(windows.size());
+  const EvalWindows all = AllWindows(options.texts);
+  result.tokens = all.tokens;
+  result.context_len = all.context_len;
+  result.windows = static_cast<int64_t>(all.windows.size());
   std::vector<Stream> streams = options.candidates;
   const auto is_floor = [&](const Stream& s) {
     return s.name == options.floor.name && s.model == options.floor.model;
@@ -206,7 +206,7 @@ Result<KldResult> RunKld(const KldOptions& options) {
     return SameShapes(s.model->arch(), options.reference.model->arch());
   });
   TQ_ASSIGN_OR_RETURN(const std::vector<StreamScores> scores,
-                      MeasureDivergence(options.reference, streams, windows, measure));
+                      MeasureDivergence(options.reference, streams, all.windows, measure));
   result.floor_name = options.floor.name;
   result.floor =
       Statistics(result.floor_name, scores[floor_at].scores, scores[floor_at].window_means, true);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,14 @@ struct EvalText {
   std::string name;
   std::vector<std::vector<TokenId>> windows;
 };
+
+// The windows of all texts, in order, with what a result says of them.
+struct EvalWindows {
+  std::vector<std::vector<TokenId>> windows;
+  int64_t tokens = 0;
+  int64_t context_len = 0;  // of the longest
+};
+EvalWindows AllWindows(std::span<const EvalText> texts);
 
 // What a row must keep to pass; what is not set is not asked.
 struct KldGate {

@@ -16,10 +16,7 @@ Json RowJson(const CompareResult& result, const CompareRow& row) {
   j["kld"] = SummaryJson(row.all);
   j["kld_behind_1024"] = SummaryJson(row.behind);
   j["same_top"] = row.all.same_top;
-  j["ppl"] = {{"f16", row.all.ppl_ref},
-              {"quantized", row.all.ppl_q},
-              {"ratio", row.all.ppl_ratio},
-              {"ratio_stderr", row.all.ppl_ratio_stderr}};
+  j["ppl"] = PplJson(row.all);
   j["decode_ms"] = {{"f16", result.plain.decode_ms}, {"quantized", row.decode_ms}};
   j["answers"] = {{"f16", result.plain.answer}, {"quantized", row.answer}};
   if (!result.document.expected.empty()) {
@@ -77,6 +74,13 @@ Json SummaryJson(const DivergenceSummary& s) {
           {"ppl_ratio", s.ppl_ratio},
           {"delta_p_rms", s.delta_p_rms},
           {"one_minus_tvd", s.one_minus_tvd}};
+}
+
+Json PplJson(const DivergenceSummary& s) {
+  return {{"f16", s.ppl_ref},
+          {"quantized", s.ppl_q},
+          {"ratio", s.ppl_ratio},
+          {"ratio_stderr", s.ppl_ratio_stderr}};
 }
 
 Json CompareJson(const CompareResult& result, const std::string& isa) {

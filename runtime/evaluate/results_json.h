@@ -12,6 +12,8 @@ nlohmann::ordered_json CacheJson(const CacheBytes& bytes, size_t f16_bytes,
                                  const CacheConfig& config);
 
 nlohmann::ordered_json SummaryJson(const DivergenceSummary& summary);
+// Both perplexities and their ratio, under the keys of `ppl`.
+nlohmann::ordered_json PplJson(const DivergenceSummary& summary);
 
 // One quantized row: its keys lie at the top level. Several: under `rows`, with what they share at
 // the top.

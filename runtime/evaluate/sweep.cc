@@ -134,19 +134,14 @@ Result<SweepResult> RunSweep(const SweepOptions& options) {
   SweepResult result;
   result.model_name = options.reference.model->arch().model_name;
   result.depth = options.depth;
-  std::vector<std::vector<TokenId>> windows;
-  for (const EvalText& text : options.texts) {
-    for (const std::vector<TokenId>& w : text.windows) {
-      windows.push_back(w);
-      result.tokens += static_cast<int64_t>(w.size());
-      result.context_len = std::max(result.context_len, static_cast<int64_t>(w.size()));
-    }
-  }
-  result.windows = static_cast<int64_t>(windows.size());
+  const EvalWindows all = AllWindows(options.texts);
+  result.tokens = all.tokens;
+  result.context_len = all.context_len;
+  result.windows = static_cast<int64_t>(all.windows.size());
   DivergenceOptions measure = options.measure;
   measure.keep_scores = true;
   TQ_ASSIGN_OR_RETURN(const std::vector<StreamScores> scores,
-                      MeasureDivergence(options.reference, options.formats, windows, measure));
+                      MeasureDivergence(options.reference, options.formats, all.windows, measure));
   if (options.step_ms) {
     TQ_ASSIGN_OR_RETURN(result.plain_step_ms, options.step_ms(options.reference));
   }
