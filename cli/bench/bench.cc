@@ -11,9 +11,9 @@ namespace tq::cli {
 Command AddBench(CLI::App& app) {
   CLI::App* command = AddCommand(app, "bench", "Measure this machine", "tq bench bandwidth");
   command->require_subcommand(1);
-  const auto commands = std::make_shared<std::vector<Command>>(
-      std::vector<Command>{AddBenchBandwidth(*command), AddBenchAttention(*command),
-                           AddBenchDecode(*command), AddBenchPrefill(*command)});
+  const auto commands = std::make_shared<std::vector<Command>>(std::vector<Command>{
+      AddBenchBandwidth(*command), AddBenchAttention(*command), AddBenchDecode(*command),
+      AddBenchPrefill(*command), AddBenchProducts(*command)});
   return {"bench", [command, commands]() -> Result<int> {
             for (const Command& one : *commands) {
               if (command->got_subcommand(one.name)) return one.run();

@@ -34,6 +34,7 @@ struct AttentionFlags {
   int kv_heads = 4, threads = 0, runs = 5;
   double bandwidth = 0;
   bool center = false;
+  float v_skip = 0;
 };
 
 struct Plan {
@@ -89,6 +90,9 @@ Result<Plan> MakePlan(const AttentionFlags& flags) {
   }
   if (!on_device && flags.center) {
     return InvalidArgument("--center is measured with --device cuda only; leave it out");
+  }
+  if (!on_device && flags.v_skip != 0) {
+    return InvalidArgument("--v-skip is measured with --device cuda only; leave it out");
   }
   TQ_ASSIGN_OR_RETURN(plan.depths, ParseCounts("--depth", flags.depths, 1, int64_t{1} << 24));
   const Result<size_t> size = ParseSize(flags.working_set);
@@ -335,6 +339,8 @@ Command AddBenchAttention(CLI::App& app) {
       ->check(CLI::IsMember({"cpu", "cuda"}));
   command->add_option("--batch", flags->batches, "Sequences of one call, a list; cuda only");
   command->add_flag("--center", flags->center, "Keys with a centre of 16 pairs a head; cuda only");
+  command->add_option("--v-skip", flags->v_skip,
+                      "Skip V of blocks with less than this share of the window's mass; cuda only");
   command->add_option("--kv", flags->kv, "Presets, or all: every registered pair of K and V");
   command->add_option("--head-dim", flags->head_dims, "Channels of a head, a list");
   command->add_option("--group", flags->groups, "Query heads per KV head, a list");
@@ -357,7 +363,7 @@ Command AddBenchAttention(CLI::App& app) {
               }
               return RunDeviceAttentionBench(
                   {plan.formats, plan.head_dims, plan.groups, plan.depths, plan.batches,
-                   flags->kv_heads, flags->runs, flags->center},
+                   flags->kv_heads, flags->runs, flags->center, flags->v_skip},
                   flags->output);
             }
             return AttentionBench(*flags, std::move(plan)).Run();

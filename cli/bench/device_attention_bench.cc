@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/bench/device_read.h"
+#include "cli/bench/graph_times.h"
 #include "cli/bench/measure.h"
 #include "cli/table.h"
 
@@ -87,29 +88,6 @@ Status FillSlots(DeviceCache* cache, const Forms& one, ThreadPool& pool,
   return OkStatus();
 }
 
-// Microseconds of a layer, sorted: `call` of every layer in one graph, replayed; two replays more
-// than `runs` that are not counted.
-template <typename Call>
-Result<std::vector<double>> GraphTimes(int layers, int runs, const DeviceStream& stream,
-                                       const Call& call) {
-  TQ_RETURN_IF_ERROR(DeviceGraph::Begin(stream));
-  for (int layer = 0; layer < layers; ++layer) TQ_RETURN_IF_ERROR(call(layer));
-  TQ_ASSIGN_OR_RETURN(const DeviceGraph graph, DeviceGraph::End(stream));
-  TQ_ASSIGN_OR_RETURN(const DeviceEvent start, DeviceEvent::Create());
-  TQ_ASSIGN_OR_RETURN(const DeviceEvent end, DeviceEvent::Create());
-  std::vector<double> us;
-  for (int run = -2; run < runs; ++run) {
-    TQ_RETURN_IF_ERROR(start.Record(stream));
-    TQ_RETURN_IF_ERROR(graph.Launch(stream));
-    TQ_RETURN_IF_ERROR(end.Record(stream));
-    TQ_ASSIGN_OR_RETURN(const float ms, DeviceEvent::Milliseconds(start, end));
-    if (run >= 0) us.push_back(ms * 1e3 / layers);
-  }
-  TQ_RETURN_IF_ERROR(stream.Synchronize());
-  std::sort(us.begin(), us.end());
-  return us;
-}
-
 }  // namespace
 
 Result<DeviceAttentionTime> MeasureDeviceAttention(const DeviceAttentionCase& c, ThreadPool& pool,
@@ -145,7 +123,8 @@ Result<DeviceAttentionTime> MeasureDeviceAttention(const DeviceAttentionCase& c,
   const DeviceAttentionConfig config{.num_q_heads = c.num_kv_heads * c.group,
                                      .num_tokens = c.num_tokens,
                                      .max_batch = c.batch,
-                                     .io = DeviceIo::kF16};
+                                     .io = DeviceIo::kF16,
+                                     .v_skip = c.v_skip};
   TQ_ASSIGN_OR_RETURN(const auto attention, DeviceAttention::Create(*cache, config, stream));
   time.blocks_per_multiprocessor = attention->kernel().blocks_per_multiprocessor;
   time.rows = attention->rows();
@@ -228,6 +207,7 @@ Result<int> RunDeviceAttentionBench(const DeviceAttentionPlan& plan, const Outpu
             c.depth = depth;
             c.runs = plan.runs;
             c.center = plan.center;
+            c.v_skip = plan.v_skip;
             const auto time = MeasureDeviceAttention(c, pool, stream);
             if (!time.ok()) {
               return time.status().WithContext(StrCat(name, ", head_dim ", head_dim, ", group ",
@@ -246,6 +226,7 @@ Result<int> RunDeviceAttentionBench(const DeviceAttentionPlan& plan, const Outpu
                              {"recent_len", c.recent_len},
                              {"sink_len", c.sink_len},
                              {"center", c.center},
+                             {"v_skip", c.v_skip},
                              {"runs", plan.runs},
                              {"layers", time->layers},
                              {"launch", "CUDA graph of all layers"},

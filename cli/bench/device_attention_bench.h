@@ -18,6 +18,7 @@ struct DeviceAttentionCase {
   int head_dim = 128, num_kv_heads = 8, group = 4, batch = 1, num_tokens = 1;
   int recent_len = 256, sink_len = 4;
   bool center = false;  // of K, 16 pairs a head
+  float v_skip = 0;     // DeviceAttentionConfig::v_skip
   int64_t depth = 131072;
   int runs = 7;
 };
@@ -43,6 +44,7 @@ struct DeviceAttentionPlan {
   std::vector<int64_t> head_dims, groups, depths, batches;
   int num_kv_heads = 8, runs = 5;
   bool center = false;
+  float v_skip = 0;
 };
 
 // Measures all of it and prints JSON or a table. kUnavailable without a device; a format that has

@@ -16,10 +16,10 @@ while [ $# -gt 0 ]; do
 done
 if [ -z "$tests" ]; then
   cmake --preset cuda >/dev/null && cmake --build --preset cuda \
-    --target base_test cache_test attention_test || exit 1
+    --target base_test cache_test attention_test linear_test || exit 1
   tests=build-cuda/tests-here
   mkdir -p "$tests"
-  ln -sf "$PWD"/build-cuda/turboquant/{base/base_test,cache/cache_test,attention/attention_test} \
+  ln -sf "$PWD"/build-cuda/turboquant/{base/base_test,cache/cache_test,attention/attention_test,linear/linear_test} \
     "$tests"
 fi
 mkdir -p "$out"
@@ -35,18 +35,20 @@ step() {  # NAME COMMAND...
     failed=1
   fi
 }
-device='Device.*:DeviceCache.*:DeviceAttention.*:OnDevice.*-*WithoutADevice*'
-for test in base cache attention; do
+device='Device.*:DeviceCache.*:DeviceAttention.*:DeviceProduct.*:OnDevice.*-*WithoutADevice*'
+for test in base cache attention linear; do
   step "$test" "$tests/${test}_test" --gtest_filter="$device"
 done
 # The sanitizers slow kernels down a hundredfold: one of each kind of work.
-quick='OnDevice.EveryPairOfWidths:OnDevice.SeveralQueriesOfASequence:OnDevice.SlidingWindows'
+quick='OnDevice.EveryPairOfWidths:OnDevice.OneOfEverything:OnDevice.SkippingOfAFewShapes'
 if command -v compute-sanitizer >/dev/null; then
   for tool in memcheck racecheck; do
     step "$tool-attention" timeout 150 compute-sanitizer --tool $tool --error-exitcode 9 \
       "$tests/attention_test" --gtest_filter="$quick"
     step "$tool-cache" timeout 100 compute-sanitizer --tool $tool --error-exitcode 9 \
       "$tests/cache_test" --gtest_filter='OnDevice.OneTokenSealsABlock'
+    step "$tool-linear" timeout 100 compute-sanitizer --tool $tool --error-exitcode 9 \
+      "$tests/linear_test" --gtest_filter='OnDevice.ANonFinite*:OnDevice.ARowHas*'
   done
 else
   echo 'skipped compute-sanitizer: not installed'

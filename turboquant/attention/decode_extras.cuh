@@ -76,17 +76,16 @@ __device__ __forceinline__ float CenterBias(const Shared<kDim, kTiles>& sh, int 
 
 // ---- Anchors ------------------------------------------------------------------------------------
 
-// Numbers of the page's AnchorInfo, one a lane; see codec/record_layout.h.
+// An AnchorInfo of the page; `side`: its RecordSideInfo.
 struct Anchor {
   int token;
   float k_scale, v_scale;
 };
-__device__ __forceinline__ Anchor AnchorAt(uint32_t infos, int i) {
-  Anchor a;
-  a.token = static_cast<int>(__shfl_sync(kAllLanes, infos, 3 * i));
-  a.k_scale = __uint_as_float(__shfl_sync(kAllLanes, infos, 3 * i + 1) << 16);
-  a.v_scale = __uint_as_float(__shfl_sync(kAllLanes, infos, 3 * i + 2) << 16);
-  return a;
+__device__ __forceinline__ Anchor AnchorAt(const uint8_t* side, int i) {
+  const auto* const info =
+      reinterpret_cast<const uint16_t*>(side + sizeof(RecordSideInfo) + i * sizeof(AnchorInfo));
+  return {info[0], __uint_as_float(static_cast<uint32_t>(info[1]) << 16),
+          __uint_as_float(static_cast<uint32_t>(info[2]) << 16)};
 }
 
 // Levels of channels 4 q .. 4 q + 3 of a residual row, as bytes.

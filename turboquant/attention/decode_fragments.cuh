@@ -121,12 +121,14 @@ struct State {
       for (int i = 0; i < kDim / 16; ++i) o[n][i][0] = o[n][i][1] = 0;
     }
   }
-  // Makes room for scores up to `top`; returns the factor of weights relative to it.
-  __device__ __forceinline__ float Raise(int n, float top) {
+  // Makes room for scores up to `top`; returns the factor of weights relative to it. `scaled_by`
+  // gets what the state was scaled by, if it was.
+  __device__ __forceinline__ float Raise(int n, float top, float* scaled_by = nullptr) {
     if (__any_sync(kAllLanes, top > m[n] + kSlack)) {
       const float raised = fmaxf(m[n], top), factor = ptx::Exp2(m[n] - raised);
       m[n] = raised;
       l[n] *= factor, z[n] *= factor;
+      if (scaled_by != nullptr) *scaled_by = factor;
 #pragma unroll
       for (int i = 0; i < kDim / 16; ++i) o[n][i][0] *= factor, o[n][i][1] *= factor;
     }

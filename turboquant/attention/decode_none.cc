@@ -3,10 +3,10 @@
 
 namespace tq {
 
-Status PrepareDecodeKernel(int, int, uint32_t, int, bool, DecodeKernelInfo*) {
+Status PrepareDecodeKernel(int, int, uint32_t, int, bool, bool, DecodeKernelInfo*) {
   return Unavailable("cuda: this build has no CUDA kernels");
 }
-Status LaunchDecodeKernel(int, int, const DecodeParams&, int, void*) {
+Status LaunchDecodeKernel(int, int, bool, const DecodeParams&, int, void*) {
   return Unavailable("cuda: this build has no CUDA kernels");
 }
 

@@ -115,10 +115,11 @@ __device__ __forceinline__ void CopyRecord(uint32_t to, const uint8_t* from, int
     TQ_CHUNKS(16)
     TQ_CHUNKS(12)
     TQ_CHUNKS(8)
-    TQ_CHUNKS(4) TQ_CHUNKS(0)
+    TQ_CHUNKS(4)
+    TQ_CHUNKS(0)
 #undef TQ_CHUNKS
 #undef TQ_CHUNK
-        default : break;
+    default: break;
   }
 }
 
@@ -138,20 +139,32 @@ struct PageLayout {
   float p_unit, v_offset;
   DecodeTable k_table, v_table;
   bool special;         // softcap, sliding window, centre or anchors
+  bool masked;          // softcap or sliding window
   const uint4* center;  // its table of digits; nullptr: none
-  uint32_t starts_at;   // of cos and sin of the page's first position, in a stage
   uint32_t k_anchors, v_anchors;
   int num_anchors, anchor_bits;
 };
 
-template <int kDim, int kTiles>
-__device__ __forceinline__ void SealedPage(const DecodeParams& p, const Unit& u,
-                                           const PageLayout& layout, const uint8_t* page,
-                                           uint32_t bases, uint32_t anchors, int block,
-                                           const SumStart& start, const Shared<kDim, kTiles>& sh,
-                                           const Queries<kDim, kTiles>& q,
-                                           float (*scales)[kPageLen], int lane,
-                                           State<kDim, kTiles>* state) {
+// The weights of a page's tokens, ready for PV.
+template <int kTiles>
+struct PageWeights {
+  uint32_t columns[kTiles][4];
+  float unit[kTiles], offset[kTiles];
+};
+
+// Scores of a page, a softmax step, the anchors' values. With kSkip: false, and the state as it
+// was, where no row's weights of the page sum up to more than its limit (SetSkipLimits); `pending`:
+// weights of an earlier page that are still to be used, they follow the state's scale.
+template <bool kSkip, int kDim, int kTiles>
+__device__ __forceinline__ bool SealedScores(
+    const DecodeParams& p, const Unit& u, const PageLayout& layout, const uint8_t* page, int block,
+    const SumStart& start, const Queries<kDim, kTiles>& q, Shared<kDim, kTiles>* shared, int warp,
+    int lane, State<kDim, kTiles>* state, [[maybe_unused]] PageWeights<kTiles>* pending,
+    PageWeights<kTiles>* weights) {
+  const Shared<kDim, kTiles>& sh = *shared;
+  float(*const scales)[kPageLen] = shared->scales[warp];
+  const uint8_t* const side = page + p.side_at;
+  const uint32_t bases = *reinterpret_cast<const uint32_t*>(side);
   const float k_base = __uint_as_float(bases << 16);
   const float v_base = __uint_as_float(bases & 0xffff0000u);
   // Two scales of K and of V a lane, shared with the warp.
@@ -195,16 +208,16 @@ __device__ __forceinline__ void SealedPage(const DecodeParams& p, const Unit& u,
       score_scale[n] = 1;
     }
     if (layout.center != nullptr) {
-      const auto* const pairs = reinterpret_cast<const float4*>(page + layout.starts_at);
+      const auto* const pairs = reinterpret_cast<const float4*>(side + kSideBytes);
       const CenterStarts starts = {{pairs[lane % 4], pairs[4 + lane % 4]}};
       AddCenter<kDim, kTiles, 4>(layout.center, starts, sh, 0, lane, scores);
     }
     for (int a = 0; a < layout.num_anchors; ++a) {
       AddKeyAnchor<kDim, kTiles>(sh, page + layout.k_anchors + a * kDim * layout.anchor_bits / 8,
-                                 layout.anchor_bits, AnchorAt(anchors, a), lane, scores);
+                                 layout.anchor_bits, AnchorAt(side, a), lane, scores);
     }
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
+    for (int n = 0; layout.masked && n < kTiles; ++n) {
       const int token = (u.row_group * 4 * kTiles + 4 * n + lane % 4) / p.group;
       const int lowest =
           p.sliding_window > 0 ? static_cast<int>(u.tile.first_pos) + token - p.sliding_window : -1;
@@ -217,16 +230,17 @@ __device__ __forceinline__ void SealedPage(const DecodeParams& p, const Unit& u,
     }
   }
   const uint32_t selector = ColumnSelector(lane);
-  uint32_t columns[kTiles][4];
-  float unit[kTiles], offset[kTiles], tops[kTiles], factors[kTiles];
+  float tops[kTiles], factors[kTiles];
+  float sums[kTiles];
+  int digit_sums[kTiles];
+  const bool in_place = layout.v_kind == DecodeCodes::kInPlace2;
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
     const float scale = score_scale[n];
     float top = fmaxf(fmaxf(fmaxf(scores[n][0], scores[n][1]), fmaxf(scores[n][2], scores[n][3])),
                       fmaxf(fmaxf(scores[n][4], scores[n][5]), fmaxf(scores[n][6], scores[n][7])));
     top = fmaxf(RowMax(top) * scale, kSmallest);
-    const float factor = state->Raise(n, top);
-    tops[n] = top, factors[n] = factor;
+    tops[n] = top;
     float sum = 0;
     uint32_t digit_sum[2] = {0, 0};
 #pragma unroll
@@ -239,31 +253,74 @@ __device__ __forceinline__ void SealedPage(const DecodeParams& p, const Unit& u,
         digits[h] = fmaf(w, v_scale[2 * t + h], kTwo23);
         digit_sum[t % 2] += __float_as_uint(digits[h]);
       }
-      columns[n][t] = WeightsToColumns(digits[0], digits[1], selector);
+      weights->columns[n][t] = WeightsToColumns(digits[0], digits[1], selector);
     }
-    state->l[n] = fmaf(sum, factor, state->l[n]);
-    unit[n] = factor * v_base * layout.p_unit;
-    offset[n] = kMagic;
+    sums[n] = sum;
+    const uint32_t odd = in_place ? 4 : 1;
+    digit_sums[n] =
+        static_cast<int>(digit_sum[0] + odd * digit_sum[1] - (4 + 4 * odd) * 0x4B000000u);
+  }
+  if constexpr (kSkip) {
+    bool small = true;
+    float masses[kTiles];
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      masses[n] = RowSum(sums[n]) * ptx::Exp2(tops[n] - sh.reference[4 * n + lane % 4]);
+      small &= masses[n] <= sh.skip_limit[4 * n + lane % 4];
+    }
+    if (__all_sync(kAllLanes, small)) {
+      // The bound is that of the codes' rows; a residual takes a row back to its 8-bit one, which
+      // is as long up to the rounding of a log8 scale, 2.2 %.
+      const float v_bound =
+          __uint_as_float(
+              static_cast<uint32_t>(reinterpret_cast<const RecordSideInfo*>(side)->v_bound) << 16) *
+          (layout.num_anchors > 0 ? 1.03f : 1.f);
+      if (lane < 4) {
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+          shared->skipped[warp][4 * n + lane][0] += masses[n];
+          shared->skipped[warp][4 * n + lane][1] += masses[n] * v_bound;
+        }
+      }
+      return false;
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+    float raised = 1;
+    const float factor = state->Raise(n, tops[n], &raised);
+    if constexpr (kSkip) pending->unit[n] *= raised;
+    factors[n] = factor;
+    state->l[n] = fmaf(sums[n], factor, state->l[n]);
+    weights->unit[n] = factor * v_base * layout.p_unit;
+    weights->offset[n] = kMagic;
     if (layout.v_offset != 0) {  // what the codes have in front of the levels
-      const bool in_place = layout.v_kind == DecodeCodes::kInPlace2;
-      const uint32_t odd = in_place ? 4 : 1;
-      const int own =
-          static_cast<int>(digit_sum[0] + odd * digit_sum[1] - (4 + 4 * odd) * 0x4B000000u);
       if (in_place) {
-        state->z[n] = fmaf(static_cast<float>(own), unit[n], state->z[n]);
+        state->z[n] = fmaf(static_cast<float>(digit_sums[n]), weights->unit[n], state->z[n]);
       } else {
-        offset[n] = fmaf(static_cast<float>(RowSum(own)), layout.v_offset, kMagic);
+        weights->offset[n] =
+            fmaf(static_cast<float>(RowSum(digit_sums[n])), layout.v_offset, kMagic);
       }
     }
   }
   for (int a = 0; a < layout.num_anchors; ++a) {
     AddValueAnchor<kDim, kTiles>(page + layout.v_anchors + a * kDim * layout.anchor_bits / 8,
-                                 layout.anchor_bits, AnchorAt(anchors, a), lane, scores, tops,
-                                 factors, state);
+                                 layout.anchor_bits, AnchorAt(side, a), lane, scores, tops, factors,
+                                 state);
   }
+  return true;
+}
+
+// o += the values of a page times its weights.
+template <int kDim, int kTiles>
+__device__ __forceinline__ void SealedValues(const PageLayout& layout, const uint8_t* page,
+                                             const SumStart& start,
+                                             const PageWeights<kTiles>& weights, int lane,
+                                             State<kDim, kTiles>* state) {
   const uint8_t* const values = page + layout.v_codes;
   const auto pv = [&]<DecodeCodes kKind>() {
-    PageValues<kKind>(values, layout.v_table, start, columns, offset, unit, lane, state);
+    PageValues<kKind>(values, layout.v_table, start, weights.columns, weights.offset, weights.unit,
+                      lane, state);
   };
   if (layout.v_kind == DecodeCodes::kInPlace2) {
     pv.template operator()<DecodeCodes::kInPlace2>();

@@ -34,6 +34,7 @@ struct DecodeCenter {
   // (codec/fragment_layout.h): [tokens / 16][high, low digit][lane][register][byte].
   int8_t digits[kPageLen / 16][2][32][4][4] = {};
 };
+inline constexpr uint32_t kSideBytes = 32;  // room for RecordSideInfo and kMaxAnchors AnchorInfo
 inline constexpr uint32_t kCenterStartBytes = kDecodePairs * 2 * sizeof(float);
 inline constexpr float kCenterDigit = 32512.f;  // 127 * 256: the high byte stays signed
 
@@ -64,7 +65,7 @@ struct DecodeHeadIndex {
   // heads in front of this one.
   uint32_t sealed_cost = 0, open_cost = 0;
   uint32_t sealed_before = 0, open_before = 0;
-  uint32_t record_offset = 0, record_bytes = 0;
+  uint32_t record_offset = 0, record_bytes = 0, side_bytes = 0;
 };
 
 struct DecodeParams {
@@ -97,19 +98,23 @@ struct DecodeParams {
   float scale = 0;              // of the scores, times log2(e)
   float softcap = 0;            // times log2(e); 0: none
   int32_t sliding_window = 0;   // tokens that a query sees, itself included; 0: all
+  // Skipping of V (decode_skip.cuh): a page's mass relative to that of the open rows; 0: none.
+  float v_skip = 0;
+  float* skipped = nullptr;  // [batch][num_tokens][num_q_heads][share, bound]; nullptr: not wanted
   // Parts of units (sequence, tile, head, row group) that more than one thread block works on.
   float* partial_out = nullptr;    // [num_blocks + num_units][rows][head_dim]
-  float* partial_state = nullptr;  // the same parts, [rows][m, l]
+  float* partial_state = nullptr;  // the same parts, [rows][m, l] and, if V is skipped, of what
   uint32_t* arrivals = nullptr;    // [num_units], all 0 between launches
-  // Of one of the two stages of a warp's ring, a multiple of 128. Its last kCenterStartBytes are
-  // for cos and sin at the page's first position, if any head has a centre.
-  uint32_t stage_bytes = 0;
+  // Of one of the two stages of a warp's ring: a record, at side_at its side info, and behind that
+  // kCenterStartBytes for cos and sin at the page's first position, if any head has a centre.
+  uint32_t stage_bytes = 0, side_at = 0;
   uint32_t center_bytes = 0;   // of shared memory for the table of a centre; 0: it stays in memory
   int64_t min_range_cost = 0;  // of a range: no less than an item costs
 };
 
 // Rows that a thread block works on at once: query tokens x query heads of one KV head.
 inline constexpr int kDecodeRows[] = {4, 8, 16};
+inline constexpr int kMaxSkipRows = 8;
 
 // How often a kernel fits; errors are those of the device.
 struct DecodeKernelInfo {
@@ -119,8 +124,8 @@ struct DecodeKernelInfo {
 };
 // head_dim 64, 128 or 256 and one of kDecodeRows. `stream`: a cudaStream_t.
 Status PrepareDecodeKernel(int head_dim, int rows, uint32_t stage_bytes, int num_kv_heads,
-                           bool has_center, DecodeKernelInfo* info);
-Status LaunchDecodeKernel(int head_dim, int rows, const DecodeParams& params, int num_blocks,
-                          void* stream);
+                           bool has_center, bool skips, DecodeKernelInfo* info);
+Status LaunchDecodeKernel(int head_dim, int rows, bool skips, const DecodeParams& params,
+                          int num_blocks, void* stream);
 
 }  // namespace tq

@@ -141,34 +141,38 @@ __device__ __forceinline__ void LoadQueries(const int8_t (*digits)[2][kDim], con
 // ---- Half an open block -------------------------------------------------------------------------
 
 // Tokens [32 half, 32 half + 32) of an open block, straight from memory: few pages are open.
-template <int kDim, int kTiles>
-__device__ void OpenItem(const DecodeParams& p, const Unit& u, const DecodeHead& head, int item,
-                         const Shared<kDim, kTiles>& sh, const Queries<kDim, kTiles>& q, int lane,
-                         State<kDim, kTiles>* state) {
-  constexpr int kSteps = kDim / 32;
-  const int r = lane / 4, c = lane % 4, half = item % 2;
+struct OpenHalf {
+  int half, block, first_pos;
+  const uint8_t* base;  // of the head's part; nullptr: an empty sequence
+};
+__device__ __forceinline__ OpenHalf OpenHalfOf(const DecodeParams& p, const Unit& u,
+                                               const DecodeHead& head, int item) {
+  OpenHalf o;
+  o.half = item % 2;
   const int index = item / 2;
-  const int block = index < u.tile.num_sinks ? u.tile.first_sink + index
-                                             : u.tile.first_recent + index - u.tile.num_sinks;
-  const int first_pos = block * kPageLen + 32 * half;
-  const int end = static_cast<int>(u.tile.first_pos) + u.tile.num_tokens;
-  if (first_pos >= end) return;  // an empty sequence
+  o.block = index < u.tile.num_sinks ? u.tile.first_sink + index
+                                     : u.tile.first_recent + index - u.tile.num_sinks;
+  o.first_pos = o.block * kPageLen + 32 * o.half;
+  o.base = nullptr;
+  if (o.first_pos >= static_cast<int>(u.tile.first_pos) + u.tile.num_tokens) return o;
   const int slot =
-      p.open_table[static_cast<int64_t>(p.sequences[u.tile.sequence]) * p.table_stride + block];
-  const uint8_t* base = p.open + static_cast<uint64_t>(slot) * p.open_stride + head.open_offset;
+      p.open_table[static_cast<int64_t>(p.sequences[u.tile.sequence]) * p.table_stride + o.block];
+  o.base = p.open + static_cast<uint64_t>(slot) * p.open_stride + head.open_offset;
+  return o;
+}
+
+// scores[n][2 t + h] of tokens 16 t + 8 h + r of the half; -inf where a query does not see them.
+template <int kDim, int kTiles>
+__device__ __forceinline__ void OpenScores(const DecodeParams& p, const Unit& u,
+                                           const DecodeHead& head, const OpenHalf& o,
+                                           const Shared<kDim, kTiles>& sh,
+                                           const Queries<kDim, kTiles>& q, int lane,
+                                           float (&scores)[kTiles][4]) {
+  constexpr int kSteps = kDim / 32;
+  const int r = lane / 4, c = lane % 4, half = o.half;
+  const uint8_t* const base = o.base;
   const float* k_scales = reinterpret_cast<const float*>(base + head.open_k_scales) + 32 * half;
-  const float* v_scales = reinterpret_cast<const float*>(base + head.open_v_scales) + 32 * half;
   const int zero[4] = {kMagicBits, kMagicBits, kMagicBits, kMagicBits};
-  // Values are asked for together with the keys, as far as registers go.
-  constexpr int kAhead = kTiles > 1 ? 0 : kDim / 16 < 8 ? kDim / 16 : 8;
-  uint4 ahead[kAhead + 1];
-  const auto load_values = [&](int m) {
-    return __ldcg(reinterpret_cast<const uint4*>(
-        base + head.open_v_values + (((m / 4 * 2 + half) * 4 + m % 4) * 32 + lane) * 16));
-  };
-#pragma unroll
-  for (int m = 0; m < kAhead; ++m) ahead[m] = load_values(m);
-  float scores[kTiles][4];
 #pragma unroll
   for (int t = 0; t < 2; ++t) {
     int sums[kTiles][4];
@@ -200,7 +204,7 @@ __device__ void OpenItem(const DecodeParams& p, const Unit& u, const DecodeHead&
   if (head.center >= 0) {
     const DecodeCenter& center = p.centers[head.center];
     const float2* const table = reinterpret_cast<const float2*>(p.center_table.starts) +
-                                static_cast<int64_t>(block) * p.center_table.num_slots;
+                                static_cast<int64_t>(o.block) * p.center_table.num_slots;
     CenterStarts starts;
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
@@ -216,11 +220,47 @@ __device__ void OpenItem(const DecodeParams& p, const Unit& u, const DecodeHead&
     AddCenter<kDim, kTiles, 2>(reinterpret_cast<const uint4*>(center.digits), starts, sh, 2 * half,
                                lane, scores);
   }
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+    const int token = (u.row_group * 4 * kTiles + 4 * n + c) / p.group;
+    const int pos = static_cast<int>(u.tile.first_pos) + token;
+    const int lowest = p.sliding_window > 0 ? pos - p.sliding_window : -1;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int key = o.first_pos + 16 * (i / 2) + 8 * (i % 2) + r;
+      if (p.softcap > 0) scores[n][i] = SoftCap(scores[n][i], p.softcap);
+      if (key > pos || key <= lowest) scores[n][i] = -INFINITY;
+    }
+  }
+}
+
+template <int kDim, int kTiles>
+__device__ void OpenItem(const DecodeParams& p, const Unit& u, const DecodeHead& head, int item,
+                         const Shared<kDim, kTiles>& sh, const Queries<kDim, kTiles>& q, int lane,
+                         State<kDim, kTiles>* state) {
+  const int r = lane / 4;
+  const OpenHalf o = OpenHalfOf(p, u, head, item);
+  if (o.base == nullptr) return;
+  const uint8_t* const base = o.base;
+  const int half = o.half, end = static_cast<int>(u.tile.first_pos) + u.tile.num_tokens;
+  const float* v_scales = reinterpret_cast<const float*>(base + head.open_v_scales) + 32 * half;
+  const int zero[4] = {kMagicBits, kMagicBits, kMagicBits, kMagicBits};
+  // Values are asked for together with the keys, as far as registers go.
+  constexpr int kAhead = kTiles > 1 ? 0 : kDim / 16 < 8 ? kDim / 16 : 8;
+  uint4 ahead[kAhead + 1];
+  const auto load_values = [&](int m) {
+    return __ldcg(reinterpret_cast<const uint4*>(
+        base + head.open_v_values + (((m / 4 * 2 + half) * 4 + m % 4) * 32 + lane) * 16));
+  };
+#pragma unroll
+  for (int m = 0; m < kAhead; ++m) ahead[m] = load_values(m);
+  float scores[kTiles][4];
+  OpenScores<kDim, kTiles>(p, u, head, o, sh, q, lane, scores);
   float v_scale[4], v_top = 0;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int token = 16 * (i / 2) + 8 * (i % 2) + r;
-    v_scale[i] = first_pos + token < end ? v_scales[token] : 0.f;
+    v_scale[i] = o.first_pos + token < end ? v_scales[token] : 0.f;
     v_top = fmaxf(v_top, v_scale[i]);
   }
   v_top = RowMax(v_top);
@@ -230,17 +270,9 @@ __device__ void OpenItem(const DecodeParams& p, const Unit& u, const DecodeHead&
   const uint32_t selector = ColumnSelector(lane);
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
-    const int token = (u.row_group * 4 * kTiles + 4 * n + c) / p.group;
-    const int pos = static_cast<int>(u.tile.first_pos) + token;
-    const int lowest = p.sliding_window > 0 ? pos - p.sliding_window : -1;
     float top = kSmallest;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int key = first_pos + 16 * (i / 2) + 8 * (i % 2) + r;
-      if (p.softcap > 0) scores[n][i] = SoftCap(scores[n][i], p.softcap);
-      if (key > pos || key <= lowest) scores[n][i] = -INFINITY;
-      top = fmaxf(top, scores[n][i]);
-    }
+    for (int i = 0; i < 4; ++i) top = fmaxf(top, scores[n][i]);
     top = RowMax(top);
     const float factor = state->Raise(n, top);
     float digits[4], sum = 0;

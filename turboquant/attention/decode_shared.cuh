@@ -7,7 +7,7 @@ namespace tq {
 namespace {
 
 template <int kDim, int kTiles>
-struct alignas(16) Shared {
+struct alignas(32) Shared {
   static constexpr int kRows = 4 * kTiles;
   // Digits of the queries, high and low: for codes, and at 16 bits for 8-bit rows.
   int8_t code_digits[kRows][2][kDim];
@@ -21,6 +21,12 @@ struct alignas(16) Shared {
   float scales[kDecodeWarps][2][kPageLen];  // K, V of the page at hand
   float log8[256];                          // Log8Table
   int start[4];                             // SumStart
+  // Of the stages, where copies are bulk copies; with skipping, of their K and of their V parts.
+  alignas(32) uint64_t barriers[kDecodeWarps][4];
+  // Skipping of V (decode_skip.cuh), of the unit at hand: log2 of what masses are relative to, what
+  // a page may have, and what was skipped: mass, mass x bound of |v|.
+  float reference[kRows], skip_limit[kRows];
+  float skipped[kDecodeWarps][kRows][2];
   bool is_last, has_more;
   Ranges ranges;
   Unit unit;                  // at hand

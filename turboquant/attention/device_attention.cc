@@ -113,6 +113,8 @@ DecodeHeadIndex MakeIndex(const DeviceCache& cache, int layer, int head,
   DecodeHeadIndex i;
   i.record_offset = static_cast<uint32_t>(cache.head(layer, head).record_offset);
   i.record_bytes = static_cast<uint32_t>(l.record.bytes);
+  i.side_bytes = static_cast<uint32_t>(RoundUp(SideInfoBytes(l.format), kDeviceSideAlign));
+  static_assert(sizeof(RecordSideInfo) + kMaxAnchors * sizeof(AnchorInfo) <= kSideBytes);
   i.sealed_cost = i.record_bytes / 64;
   // Open rows are read without a ring and take longer than their bytes say. Measured: 3/4 of this
   // is 6 % slower with one sequence of 32 KV heads.
@@ -157,6 +159,17 @@ Result<std::unique_ptr<DeviceAttention>> DeviceAttention::Create(
         " no longer holds open; at most ", std::max(1, c.rollback_len), " queries");
   }
   const int group = config.num_q_heads / c.num_kv_heads;
+  const int rows = config.num_tokens * group;
+  const bool skips = config.v_skip > 0;
+  if (!(config.v_skip >= 0 && config.v_skip < 1)) {
+    return InvalidArgument("cuda decode attention: v_skip = ", config.v_skip,
+                           "; it must be 0 (off) to below 1");
+  }
+  if (skips && rows > kMaxSkipRows) {
+    return Unsupported("cuda decode attention: skipping of V with ", config.num_tokens,
+                       " queries x ", group, " heads of a KV head; at most ", kMaxSkipRows,
+                       " are supported, or v_skip = 0");
+  }
   std::unique_ptr<DeviceAttention> a(new DeviceAttention);
   a->cache_ = &cache;
   a->config_ = config;
@@ -193,27 +206,25 @@ Result<std::unique_ptr<DeviceAttention>> DeviceAttention::Create(
     }
     a->layers_.push_back(costs);
   }
-  const int rows = config.num_tokens * group;
   a->rows_ = *std::find_if(std::begin(kDecodeRows), std::end(kDecodeRows) - 1,
                            [rows](int at_once) { return rows <= at_once; });
   const int num_row_groups = DivCeil(rows, a->rows_);
 
   DecodeParams& p = a->params_;
   // A stage also takes the state of a warp.
-  p.stage_bytes = RoundUp<uint32_t>(
-      std::max<uint32_t>(largest_record,
-                         static_cast<uint32_t>(a->rows_ * (c.head_dim + 8) * 4 / 2)),
-      128);
-  if (!centers.empty()) p.stage_bytes += kCenterStartBytes;
+  p.side_at = std::max<uint32_t>(largest_record,
+                                 static_cast<uint32_t>(a->rows_ * (c.head_dim + 8) * 4 / 2));
+  p.stage_bytes = p.side_at + kSideBytes + (centers.empty() ? 0 : kCenterStartBytes);
   TQ_RETURN_IF_ERROR(PrepareDecodeKernel(c.head_dim, a->rows_, p.stage_bytes, c.num_kv_heads,
-                                         !centers.empty(), &a->kernel_));
+                                         !centers.empty(), skips, &a->kernel_));
   p.center_bytes = a->kernel_.center_bytes;
   const size_t num_units = static_cast<size_t>(config.max_batch) * (config.num_tokens > 1 ? 2 : 1) *
                            c.num_kv_heads * num_row_groups;
   const size_t num_parts = static_cast<size_t>(a->kernel_.num_blocks) + num_units;
   const size_t arrivals = RoundUp<size_t>(num_units * sizeof(uint32_t), 256);
   const size_t log8 = 256 * sizeof(float);
-  const size_t states = RoundUp<size_t>(num_parts * a->rows_ * 2 * sizeof(float), 256);
+  const size_t states =
+      RoundUp<size_t>(num_parts * a->rows_ * (skips ? 4 : 2) * sizeof(float), 256);
   const size_t outs = num_parts * a->rows_ * c.head_dim * sizeof(float);
   TQ_ASSIGN_OR_RETURN(a->workspace_, DeviceBuffer::Allocate(arrivals + log8 + states + outs));
   TQ_RETURN_IF_ERROR(a->workspace_.Fill(0, stream));
@@ -252,15 +263,20 @@ Result<std::unique_ptr<DeviceAttention>> DeviceAttention::Create(
       (config.scale > 0 ? config.scale : 1.f / std::sqrt(static_cast<float>(c.head_dim))) * log2e;
   p.softcap = config.softcap * log2e;
   p.sliding_window = config.sliding_window;
+  p.v_skip = config.v_skip;
   return a;
 }
 
 Status DeviceAttention::Run(int layer, const int32_t* sequences, int batch, const void* q,
-                            void* out, const DeviceStream& stream) const {
+                            void* out, const DeviceStream& stream, float* skipped) const {
   const CacheConfig& c = cache_->config();
   if (layer < 0 || layer >= c.num_layers || batch < 1 || batch > config_.max_batch) {
     return InvalidArgument("cuda decode attention: layer ", layer, " of ", c.num_layers,
                            ", batch of ", batch, "; at most ", config_.max_batch);
+  }
+  if (skipped != nullptr && config_.v_skip == 0) {
+    return InvalidArgument(
+        "cuda decode attention: v_skip = 0 skips nothing that could be reported");
   }
   const DeviceCache::LayerView view = cache_->layer(layer);
   const Layer& costs = layers_[static_cast<size_t>(layer)];
@@ -281,7 +297,9 @@ Status DeviceAttention::Run(int layer, const int32_t* sequences, int batch, cons
   p.batch = batch;
   p.q = q;
   p.out = out;
-  return LaunchDecodeKernel(c.head_dim, rows_, p, kernel_.num_blocks, stream.handle());
+  p.skipped = skipped;
+  return LaunchDecodeKernel(c.head_dim, rows_, config_.v_skip > 0, p, kernel_.num_blocks,
+                            stream.handle());
 }
 
 }  // namespace tq

@@ -24,6 +24,10 @@ struct DeviceAttentionConfig {
   float scale = 0;               // of the scores; 0 = 1 / sqrt(head_dim)
   float softcap = 0;             // scores become softcap * tanh(score / softcap); 0: none
   int sliding_window = 0;        // tokens that a query sees, its own included; 0: all
+  // A sealed block whose softmax mass is at most this share of the mass of the open rows (sinks and
+  // window), for every query head of the KV head and every query of the sequence, is treated as
+  // masked: its V codes are not read. 0: none is. At most 8 queries x heads of a KV head.
+  float v_skip = 0;
 };
 
 class DeviceAttention {
@@ -39,8 +43,11 @@ class DeviceAttention {
   // graph: lengths and page tables are read when it runs. A sequence shorter than num_tokens has
   // queries in front of it that get zeros. Calls share a workspace: one after another, in the order
   // of one stream.
+  // skipped (with v_skip only): device memory, [batch][num_tokens][num_q_heads][2]: s, the share of
+  // the whole softmax mass that was skipped, and b, its sum weighted with each block's bound of
+  // |v|. |output - output without skipping| <= s |output| + b.
   Status Run(int layer, const int32_t* sequences, int batch, const void* q, void* out,
-             const DeviceStream& stream) const;
+             const DeviceStream& stream, float* skipped = nullptr) const;
 
   int rows() const { return rows_; }
   const DecodeKernelInfo& kernel() const { return kernel_; }

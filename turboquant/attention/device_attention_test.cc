@@ -39,11 +39,13 @@ CacheConfig ConfigOf(const Shape& s) {
   for (const char* preset : s.presets) c.formats.push_back(*ParsePreset(preset));
   const int rope_dim = s.rope_dim > 0 ? s.rope_dim : s.head_dim;
   for (int i = 0; i < rope_dim / 2; ++i) {
-    c.rope.inv_freq.push_back(std::pow(1e4f, -2.f * static_cast<float>(i) / rope_dim));
+    c.rope.inv_freq.push_back(
+        std::pow(1e4f, -2.f * static_cast<float>(i) / static_cast<float>(rope_dim)));
   }
   c.rope.attention_scale = s.attention_scale;
   for (size_t h = 0; h < c.formats.size() && s.center > 0; ++h) {
-    std::vector<float> mean = Gaussian(static_cast<size_t>(s.head_dim), 70 + h);
+    std::vector<float> mean =
+        Gaussian(static_cast<size_t>(s.head_dim), 70 + static_cast<unsigned>(h));
     for (float& m : mean) m *= s.center;
     c.formats[h].k = WithCenter(c.formats[h].k, Center::kRopeMean);
     c.centers.push_back(MakeHeadCenter(mean, c.rope));
@@ -52,7 +54,7 @@ CacheConfig ConfigOf(const Shape& s) {
     c.formats[h].anchors = s.anchors;
     c.formats[h].anchor_bits = s.anchor_bits;
     HeadTensors t;
-    t.queries.means = {Gaussian(static_cast<size_t>(s.head_dim), 80 + h)};
+    t.queries.means = {Gaussian(static_cast<size_t>(s.head_dim), 80 + static_cast<unsigned>(h))};
     c.tensors.push_back(t);
   }
   if (s.calibrated) {
@@ -181,6 +183,78 @@ class OnDevice : public testing::Test {
       }
     }
   }
+  // One sequence with keys of unlike sizes, so that few pages have most of the mass; its output
+  // with and without skipping, in a batch behind another one, and what was skipped.
+  struct SkipResult {
+    std::vector<float> plain, out, in_batch, skipped;
+  };
+  SkipResult RunSkipping(const Shape& shape, float v_skip) {
+    const CacheConfig config = ConfigOf(shape);
+    auto cpu = *KvCache::Create(config);
+    const int heads = config.num_kv_heads, dim = config.head_dim, length = shape.lengths[0];
+    const size_t row = static_cast<size_t>(heads) * dim;
+    const size_t values = row * shape.group * shape.num_tokens;
+    const SeqId seq = cpu->NewSequence();
+    std::vector<float> k = Gaussian(row * length, 11);
+    const std::vector<float> v = Gaussian(row * length, 91);
+    for (int t = 0; t < length; ++t) {
+      const float size = t / kPageLen % 7 == 3 ? 1.5f : 0.1f;
+      for (size_t i = 0; i < row; ++i) k[t * row + i] *= size;
+    }
+    EXPECT_TRUE(cpu->BeginAppend(seq, length).ok());
+    EXPECT_TRUE(cpu->AppendLayer(seq, 0, k.data(), v.data(), pool_).ok());
+    EXPECT_TRUE(cpu->CommitAppend(seq).ok());
+    const int64_t slots = 2 * DivCeil(length + 1, kPageLen) + 8;
+    auto device = *DeviceCache::Create(
+        config,
+        {.max_sequences = 2, .max_tokens = length + 1, .open_slots = slots, .sealed_slots = slots},
+        *stream_);
+    for (int i = 0; i < 2; ++i) EXPECT_TRUE(device->Import(*cpu, seq, i, *stream_).ok());
+    const std::vector<float> one = Gaussian(values, 5);
+    std::vector<float> q = one;
+    q.insert(q.end(), one.begin(), one.end());
+    const auto q_device = *DeviceBuffer::Allocate(2 * values * 4);
+    const auto out_device = *DeviceBuffer::Allocate(2 * values * 4);
+    const auto skipped_device = *DeviceBuffer::Allocate(2 * values / dim * 8);
+    const auto ids_device = *DeviceBuffer::Allocate(8);
+    const int32_t ids[] = {0, 1};
+    EXPECT_TRUE(q_device.Upload(q.data(), 2 * values * 4, 0, *stream_).ok());
+    EXPECT_TRUE(ids_device.Upload(ids, 8, 0, *stream_).ok());
+    const auto run = [&](float eps, int batch, std::vector<float>* out,
+                         std::vector<float>* skipped) {
+      auto attention = DeviceAttention::Create(*device,
+                                               {.num_q_heads = heads * shape.group,
+                                                .num_tokens = shape.num_tokens,
+                                                .max_batch = batch,
+                                                .io = DeviceIo::kF32,
+                                                .v_skip = eps},
+                                               *stream_);
+      ASSERT_TRUE(attention.ok()) << attention.status().ToString();
+      ASSERT_TRUE(out_device.Fill(0xff, *stream_).ok());
+      ASSERT_TRUE(skipped_device.Fill(0xff, *stream_).ok());
+      const Status s =
+          (*attention)
+              ->Run(0, ids_device.as<const int32_t>(), batch, q_device.data(), out_device.data(),
+                    *stream_, eps > 0 ? skipped_device.as<float>() : nullptr);
+      ASSERT_TRUE(s.ok()) << s.ToString();
+      out->resize(batch * values);
+      skipped->resize(batch * values / dim * 2);
+      ASSERT_TRUE(out_device.Download(out->data(), out->size() * 4, 0, *stream_).ok());
+      ASSERT_TRUE(skipped_device.Download(skipped->data(), skipped->size() * 4, 0, *stream_).ok());
+      const Status done = stream_->Synchronize();
+      ASSERT_TRUE(done.ok()) << done.ToString();
+    };
+    SkipResult r;
+    std::vector<float> ignored, both;
+    run(0, 1, &r.plain, &ignored);
+    run(v_skip, 1, &r.out, &r.skipped);
+    run(v_skip, 2, &r.in_batch, &both);
+    r.in_batch.resize(values);
+    both.resize(r.skipped.size());
+    for (size_t i = 0; i < both.size(); ++i) EXPECT_NEAR(both[i], r.skipped[i], 1e-5) << i;
+    return r;
+  }
+
   void TearDown() override { RecordProperty("worst_distance", std::to_string(worst_)); }
 
   std::unique_ptr<DeviceStream> stream_;
@@ -332,6 +406,83 @@ TEST_F(OnDevice, WindowsAndSinksOfOtherSizes) {
             kBound, StrCat("recent_len ", recent, ", sink_len ", sinks));
     }
   }
+}
+
+// The error stays within the bound that is reported, and pages are skipped at all; in a batch,
+// where ranges are cut elsewhere, the same pages are.
+TEST_F(OnDevice, SkippingStaysWithinItsBound) {
+  for (const char* preset : {"k2v2", "k3v2", "k4v4", "k3v2-anchor1"}) {
+    for (const int dim : {64, 128, 256}) {
+      for (const int group : {1, 3, 8}) {
+        const Shape shape{.presets = {preset, preset},
+                          .head_dim = dim,
+                          .group = group,
+                          .lengths = {group == 1 ? 9000 : 2500},
+                          .center = group == 3 ? 1.f : 0.f,
+                          .anchors = ParsePreset(preset)->anchors};
+        SCOPED_TRACE(StrCat(preset, " head_dim ", dim, " group ", group));
+        for (const float eps : {1e-4f, 3e-2f, 0.3f}) {
+          const SkipResult r = RunSkipping(shape, eps);
+          double most = 0;
+          for (size_t row = 0; row < r.out.size() / dim; ++row) {
+            const double share = r.skipped[2 * row], bound = r.skipped[2 * row + 1];
+            double error = 0, length = 0, other = 0;
+            for (int c = 0; c < dim; ++c) {
+              const double a = r.out[row * dim + c], b = r.plain[row * dim + c];
+              const double o = r.in_batch[row * dim + c];
+              error += (a - b) * (a - b), length += a * a, other += (a - o) * (a - o);
+            }
+            ASSERT_TRUE(share >= 0 && share < 1) << share;
+            ASSERT_LE(std::sqrt(error),
+                      share * std::sqrt(length) + bound + 4e-3 * std::sqrt(length))
+                << "eps " << eps << ", row " << row << ", share " << share;
+            // Another page would be a thousand times this.
+            ASSERT_LE(std::sqrt(other), 1e-5 * std::sqrt(length) + 1e-6) << "row " << row;
+            most = std::max(most, share);
+          }
+          if (eps == 0.3f) {
+            EXPECT_GT(most, 0.001);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Few launches, for the sanitizers.
+TEST_F(OnDevice, SkippingOfAFewShapes) {
+  for (const int dim : {64, 128}) {
+    const SkipResult r = RunSkipping({.presets = {"k3v2"},
+                                      .head_dim = dim,
+                                      .group = 2,
+                                      .lengths = {1300},
+                                      .center = 1,
+                                      .anchors = 1},
+                                     0.1f);
+    for (const float s : r.skipped) EXPECT_TRUE(s >= 0 && std::isfinite(s)) << s;
+  }
+}
+
+TEST_F(OnDevice, WithAnEpsThatNothingReachesNothingIsSkipped) {
+  const SkipResult r = RunSkipping({.presets = {"k3v2"}, .lengths = {2000}}, 1e-30f);
+  for (const float s : r.skipped) EXPECT_EQ(s, 0.f);
+  EXPECT_LT(testing_util::RelativeDistance(r.out, r.plain), 1e-6);
+}
+
+TEST_F(OnDevice, SkippingIsRefusedWhereItHasNoKernel) {
+  const CacheConfig config = ConfigOf({});
+  auto device =
+      DeviceCache::Create(config, {.max_tokens = 64, .open_slots = 2, .sealed_slots = 1}, *stream_);
+  ASSERT_TRUE(device.ok());
+  const auto create = [&](int q_heads, float eps) {
+    return DeviceAttention::Create(**device, {.num_q_heads = q_heads, .v_skip = eps}, *stream_)
+        .status();
+  };
+  EXPECT_TRUE(create(8, 0.01f).ok());
+  EXPECT_EQ(create(9, 0.01f).code(), StatusCode::kUnsupported);
+  EXPECT_NE(create(9, 0.01f).message().find("at most 8"), std::string::npos);
+  EXPECT_EQ(create(1, 1.f).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(create(1, -0.1f).code(), StatusCode::kInvalidArgument);
 }
 
 // Long enough that many thread blocks share a unit.

@@ -86,4 +86,62 @@ __device__ __forceinline__ void CopyAsyncWait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+// Copies of any multiple of 16 bytes by one thread, which a barrier in shared memory waits for:
+// compute capability 9.0.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+inline constexpr bool kHasBulkCopy = true;
+#define TQ_SM90_ASM(...) asm volatile(__VA_ARGS__ : "memory")
+#else
+inline constexpr bool kHasBulkCopy = false;
+#define TQ_SM90_ASM(...)
+#endif
+// For `count` arrivals of a phase.
+__device__ __forceinline__ void BarrierInit([[maybe_unused]] uint32_t barrier,
+                                            [[maybe_unused]] uint32_t count) {
+  TQ_SM90_ASM("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count));
+}
+// Arrives; the phase ends when `bytes` have been copied too.
+__device__ __forceinline__ void BarrierExpect([[maybe_unused]] uint32_t barrier,
+                                              [[maybe_unused]] uint32_t bytes) {
+  TQ_SM90_ASM("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes));
+}
+// Until the phase with this parity has ended.
+__device__ __forceinline__ void BarrierWait([[maybe_unused]] uint32_t barrier,
+                                            [[maybe_unused]] uint32_t parity) {
+  TQ_SM90_ASM(
+      "{\n"
+      ".reg .pred p;\n"
+      "wait:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+      "@!p bra wait;\n"
+      "}" ::"r"(barrier),
+      "r"(parity));
+}
+__device__ __forceinline__ void BulkCopy([[maybe_unused]] uint32_t to,
+                                         [[maybe_unused]] const void* from,
+                                         [[maybe_unused]] uint32_t bytes,
+                                         [[maybe_unused]] uint32_t barrier,
+                                         [[maybe_unused]] uint64_t policy) {
+  TQ_SM90_ASM(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1], "
+      "%2, [%3], %4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "l"(policy));
+}
+// Makes this thread's accesses of shared memory come before copies that are started later.
+__device__ __forceinline__ void FenceBulkCopy() {
+  TQ_SM90_ASM("fence.proxy.async.shared::cta;" ::);
+}
+
+// Of a launch that began before the kernels in front of it had ended: waits for them, and lets the
+// next one begin. Nothing that they write is read, and nothing they read is written, before the
+// wait.
+__device__ __forceinline__ void WaitForDependencies() {
+  TQ_SM90_ASM("griddepcontrol.wait;" ::);
+}
+__device__ __forceinline__ void LaunchDependents() {
+  TQ_SM90_ASM("griddepcontrol.launch_dependents;" ::);
+}
+#undef TQ_SM90_ASM
+
 }  // namespace tq::ptx

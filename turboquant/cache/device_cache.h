@@ -1,9 +1,10 @@
 // The cache of cache.h in the memory of a CUDA device.
 //
 // Same blocks, same formats, same bytes: a record or an open part has the size that it has on the
-// CPU, with its codes in fragment order (codec/fragment_layout.h). Differences are in the pools:
-// slots are laid out layer by layer, so that a kernel of one layer sees dense arrays, they are all
-// allocated at once, and page tables and lengths lie in device memory too.
+// CPU (side infos are aligned), with its codes in fragment order (codec/fragment_layout.h).
+// Differences are in the pools: slots are laid out layer by layer, so that a kernel of one layer
+// sees dense arrays, they are all allocated at once, and page tables and lengths lie in device
+// memory too.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +23,10 @@ struct DeviceCacheOptions {
   int64_t max_tokens = 0;                    // of one sequence
   int64_t open_slots = 0, sealed_slots = 0;  // blocks of all sequences together
 };
+
+// Side infos begin at multiples of this, as copies to shared memory want it: 8 bytes a record more
+// than on the CPU where there are no anchors.
+inline constexpr size_t kDeviceSideAlign = 16;
 
 class DeviceCache {
  public:

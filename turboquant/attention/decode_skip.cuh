@@ -1,0 +1,71 @@
+// Skipping of V: a sealed page whose softmax mass is small for every row is treated as masked, and
+// its V codes are not read.
+//
+// "Small" is eps times the mass of the open rows (sinks and window), which a thread block sums up
+// for itself when it begins a unit: so which pages are skipped depends on the sequence, the query
+// and the head alone, not on how the work of a batch is cut. Masses of what is skipped are summed
+// up and reported: with s the share of the whole mass that was skipped and b its sum weighted with
+// each page's bound of |v|, the output is off by at most s |output| + b.
+#pragma once
+
+#include "turboquant/attention/decode_rows.cuh"
+
+namespace tq {
+namespace {
+
+// The whole thread block, when the queries' digits are in shared memory.
+template <int kDim, int kTiles>
+__device__ __forceinline__ void SetSkipLimits(const DecodeParams& p, const Unit& u,
+                                              Shared<kDim, kTiles>* sh, int warp, int lane) {
+  constexpr int kRows = 4 * kTiles;
+  Queries<kDim, kTiles> q;
+  LoadQueries<kDim, kTiles>(sh->row_digits, sh->row_scale, nullptr, lane, &q);
+  float m[kTiles], l[kTiles];
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) m[n] = kSmallest, l[n] = 0;
+  for (int item = warp; item < u.tile.num_open_items; item += kDecodeWarps) {
+    const OpenHalf o = OpenHalfOf(p, u, sh->head, item);
+    if (o.base == nullptr) continue;
+    float scores[kTiles][4];
+    OpenScores<kDim, kTiles>(p, u, sh->head, o, *sh, q, lane, scores);
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      const float top = fmaxf(m[n], RowMax(fmaxf(fmaxf(scores[n][0], scores[n][1]),
+                                                 fmaxf(scores[n][2], scores[n][3]))));
+      float sum = 0;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum += ptx::Exp2(scores[n][i] - top);
+      l[n] = fmaf(l[n], ptx::Exp2(m[n] - top), RowSum(sum));
+      m[n] = top;
+    }
+  }
+  if (lane < 4) {
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      sh->m[warp][4 * n + lane] = m[n], sh->l[warp][4 * n + lane] = l[n];
+      sh->skipped[warp][4 * n + lane][0] = sh->skipped[warp][4 * n + lane][1] = 0;
+    }
+  }
+  __syncthreads();
+  if (const int row = threadIdx.x; row < kRows) {
+    float top = sh->m[0][row], mass = 0;
+#pragma unroll
+    for (int w = 1; w < kDecodeWarps; ++w) top = fmaxf(top, sh->m[w][row]);
+#pragma unroll
+    for (int w = 0; w < kDecodeWarps; ++w) {
+      mass = fmaf(sh->l[w][row], ptx::Exp2(sh->m[w][row] - top), mass);
+    }
+    const bool has_query = (u.row_group * kRows + row) / p.group < u.tile.num_tokens;
+    sh->reference[row] = top;
+    sh->skip_limit[row] = has_query ? p.v_skip * mass : INFINITY;
+  }
+  __syncthreads();
+}
+
+// What was skipped of one row, by mass and by mass x bound, in units of 2^reference.
+struct SkippedMass {
+  float mass = 0, bound = 0;
+};
+
+}  // namespace
+}  // namespace tq
