@@ -127,6 +127,7 @@ Result<DeviceAttentionTime> MeasureDeviceAttention(const DeviceAttentionCase& c,
                                      .v_skip = c.v_skip};
   TQ_ASSIGN_OR_RETURN(const auto attention, DeviceAttention::Create(*cache, config, stream));
   time.blocks_per_multiprocessor = attention->kernel().blocks_per_multiprocessor;
+  time.warps_per_block = attention->kernel().warps_per_block;
   time.rows = attention->rows();
   const size_t values =
       static_cast<size_t>(c.batch) * c.num_tokens * c.num_kv_heads * c.group * c.head_dim;
@@ -232,7 +233,8 @@ Result<int> RunDeviceAttentionBench(const DeviceAttentionPlan& plan, const Outpu
                              {"launch", "CUDA graph of all layers"},
                              {"filled_by", "repeated blocks behind a shuffled page table"}};
             r["kernel"] = StrCat("INT8 tensor cores, ", time->rows, " rows, ",
-                                 time->blocks_per_multiprocessor, " x 4 warps a multiprocessor");
+                                 time->blocks_per_multiprocessor, " x ", time->warps_per_block,
+                                 " warps a multiprocessor");
             r["us_per_layer"] = time->us_per_layer;
             r["lowest_us_per_layer"] = time->lowest_us;
             r["highest_us_per_layer"] = time->highest_us;

@@ -30,7 +30,7 @@ struct DeviceAttentionTime {
   // leaves the window, which happens at one token of 64. 0: not supported.
   double append_us = 0, append_and_seal_us = 0;
   int layers = 0;  // of the cache: calls of a run go through all of them
-  int blocks_per_multiprocessor = 0, rows = 0;
+  int blocks_per_multiprocessor = 0, warps_per_block = 0, rows = 0;
 };
 
 // Caches of random keys and values that went through the CPU's encoder, repeated in memory of their

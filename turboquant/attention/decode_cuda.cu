@@ -9,7 +9,7 @@
 // one row for each 16 tokens, and both digits of it.
 //
 // A thread block owns a contiguous range of the work of the whole batch, in bytes, whatever the
-// lengths and formats are. Within a unit (sequence, head) its four warps take turns at the pages;
+// lengths and formats are. Within a unit (sequence, head) its warps take turns at the pages;
 // each has a ring of two pages and its own softmax state, so that nothing waits in the loop. The
 // states of the warps are merged in shared memory at the end of a unit; a unit that more blocks
 // worked on is merged by the block that arrives last, in the order of the blocks. So a result does
@@ -20,6 +20,8 @@
 // page), decode_units.cuh (who does what), decode_kernel.cuh (the loop).
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+
 #include "turboquant/attention/decode_kernel.cuh"
 #include "turboquant/base/device.h"
 #include "turboquant/base/device_status.h"
@@ -28,6 +30,9 @@ namespace tq {
 namespace {
 
 // ---- Launchers ----------------------------------------------------------------------------------
+
+// Up to so many units for each multiprocessor, its warps work on one of them together.
+constexpr int64_t kUnitsPerMultiprocessor = 4;
 
 DecodeEntry EntryFor(int head_dim, int rows, bool skips) {
   if (skips) return SkippingDecodeEntry(head_dim, rows);
@@ -45,56 +50,71 @@ DecodeEntry EntryFor(int head_dim, int rows, bool skips) {
 }
 
 size_t SharedBytes(const DecodeEntry& kernel, uint32_t stage_bytes, int num_kv_heads,
-                   uint32_t center_bytes) {
+                   uint32_t center_bytes, int num_warps) {
   return kernel.center_offset(num_kv_heads) + center_bytes +
-         static_cast<size_t>(kDecodeWarps) * 2 * stage_bytes;
+         static_cast<size_t>(num_warps) * kernel.warp_bytes(stage_bytes);
 }
 
 }  // namespace
 
 Status PrepareDecodeKernel(int head_dim, int rows, uint32_t stage_bytes, int num_kv_heads,
-                           bool has_center, bool skips, DecodeKernelInfo* info) {
+                           bool has_center, bool skips, int64_t num_units, DecodeKernelInfo* info) {
   const DecodeEntry kernel = EntryFor(head_dim, rows, skips);
-  const size_t shared = SharedBytes(kernel, stage_bytes, num_kv_heads, 0);
+  const size_t few = SharedBytes(kernel, stage_bytes, num_kv_heads, 0, kFewDecodeWarps);
   TQ_ASSIGN_OR_RETURN(const CudaDeviceInfo device, GetCudaDeviceInfo());
   cudaFuncAttributes attributes;
   TQ_RETURN_IF_ERROR(TQ_CUDA(cudaFuncGetAttributes(&attributes, kernel.function)));
   const size_t limit = device.shared_bytes_per_block - attributes.sharedSizeBytes;
-  if (shared > limit) {
+  if (few > limit) {
     return Unsupported("cuda decode attention: head_dim ", head_dim, " with ", rows,
-                       " rows and records of this format needs ", shared,
+                       " rows and records of this format needs ", few,
                        " bytes of shared memory a thread block, ", device.name, " has ", limit,
                        "; supported there: fewer bits, or a smaller head_dim");
   }
-  // The attribute is the function's, not this caller's: others may need more than `shared`.
+  // The attribute is the function's, not this caller's: others may need more.
   TQ_RETURN_IF_ERROR(TQ_CUDA(cudaFuncSetAttribute(
       kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(limit))));
   TQ_RETURN_IF_ERROR(
       TQ_CUDA(cudaFuncSetAttribute(kernel.function, cudaFuncAttributePreferredSharedMemoryCarveout,
                                    cudaSharedmemCarveoutMaxShared)));
-  const auto blocks_with = [&](size_t bytes, int* blocks) {
-    return TQ_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, kernel.function,
-                                                                 32 * kDecodeWarps, bytes));
+  const auto blocks_with = [&](int warps, uint32_t center_bytes, int* blocks) {
+    return TQ_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+        blocks, kernel.function, 32 * warps,
+        SharedBytes(kernel, stage_bytes, num_kv_heads, center_bytes, warps)));
   };
-  TQ_RETURN_IF_ERROR(blocks_with(shared, &info->blocks_per_multiprocessor));
-  info->center_bytes = 0;
-  if (constexpr uint32_t table = sizeof(DecodeCenter::digits);
-      has_center && shared + table <= limit) {
-    int blocks = 0;
-    TQ_RETURN_IF_ERROR(blocks_with(shared + table, &blocks));
-    if (blocks == info->blocks_per_multiprocessor) info->center_bytes = table;
+  constexpr uint32_t kTable = sizeof(DecodeCenter::digits);
+  // Few units: all warps of a multiprocessor work on one range, so that they end together. Many:
+  // several blocks, of which one computes while another begins or ends a unit.
+  const size_t fixed = SharedBytes(kernel, stage_bytes, num_kv_heads, has_center ? kTable : 0, 0);
+  const auto fit =
+      static_cast<int>((limit - std::min(limit, fixed)) / kernel.warp_bytes(stage_bytes));
+  const int many_warps = std::min(kernel.max_warps, fit);
+  if (num_units <= kUnitsPerMultiprocessor * device.num_multiprocessors &&
+      many_warps > kFewDecodeWarps) {
+    info->warps_per_block = many_warps;
+    info->center_bytes = has_center ? kTable : 0;
+    info->blocks_per_multiprocessor = 1;
+  } else {
+    info->warps_per_block = kFewDecodeWarps;
+    info->center_bytes = 0;
+    TQ_RETURN_IF_ERROR(blocks_with(kFewDecodeWarps, 0, &info->blocks_per_multiprocessor));
+    if (has_center && few + kTable <= limit) {
+      int blocks = 0;
+      TQ_RETURN_IF_ERROR(blocks_with(kFewDecodeWarps, kTable, &blocks));
+      if (blocks == info->blocks_per_multiprocessor) info->center_bytes = kTable;
+    }
   }
   info->num_blocks = info->blocks_per_multiprocessor * device.num_multiprocessors;
   return OkStatus();
 }
 
 Status LaunchDecodeKernel(int head_dim, int rows, bool skips, const DecodeParams& params,
-                          int num_blocks, void* stream) {
+                          const DecodeKernelInfo& info, void* stream) {
   const DecodeEntry kernel = EntryFor(head_dim, rows, skips);
-  kernel
-      .function<<<num_blocks, 32 * kDecodeWarps,
-                  SharedBytes(kernel, params.stage_bytes, params.num_kv_heads, params.center_bytes),
-                  static_cast<cudaStream_t>(stream)>>>(params);
+  kernel.function<<<info.num_blocks, 32 * info.warps_per_block,
+                    SharedBytes(kernel, params.stage_bytes, params.num_kv_heads,
+                                params.center_bytes, info.warps_per_block),
+                    static_cast<cudaStream_t>(stream)>>>(params);
   return TQ_CUDA(cudaGetLastError());
 }
 

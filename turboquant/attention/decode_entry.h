@@ -7,7 +7,10 @@ namespace tq {
 
 struct DecodeEntry {
   void (*function)(DecodeParams) = nullptr;
-  size_t (*center_offset)(int num_kv_heads) = nullptr;  // in shared memory
+  // Of shared memory: where the table of a centre begins, and what a warp needs behind it.
+  size_t (*center_offset)(int num_kv_heads) = nullptr;
+  size_t (*warp_bytes)(uint32_t stage_bytes) = nullptr;
+  int max_warps = 0;  // of a thread block that has a multiprocessor for itself
 };
 // With skipping of V: 4 and 8 rows.
 DecodeEntry SkippingDecodeEntry(int head_dim, int rows);

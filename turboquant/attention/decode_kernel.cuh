@@ -47,19 +47,23 @@ template <bool kSkip>
 constexpr int kPartWidth = kSkip ? 2 : 1;
 
 // Merges the parts [first, first + count) of a unit and writes the output. Warps share a row when
-// there are few rows; each has every n-th part, and `sums` for what it found. The order is fixed.
+// there are few rows; each has every n-th part, and its ring for what it found. The order is fixed.
 template <bool kSkip, int kDim, int kTiles>
 __device__ void MergeParts(const DecodeParams& p, const Unit& u, const uint32_t* v_signs,
-                           int64_t first, int count, int warp, int lane, float (*sums)[kDim],
-                           Shared<kDim, kTiles>* sh) {
+                           int64_t first, int count, int warp, int lane, uint8_t* rings,
+                           size_t warp_bytes, const Shared<kDim, kTiles>& sh) {
   constexpr int kRows = 4 * kTiles, kEach = kDim / 32;
   const int rows = min(kRows, u.tile.num_tokens * p.group - u.row_group * kRows);
   constexpr int kWide = kEach % 4 == 0 ? 4 : 2;
   using Wide = std::conditional_t<kWide == 4, float4, float2>;
-  const int share = rows >= 4 ? 1 : rows >= 2 ? 2 : 4;  // warps of a row
-  const int turn = warp % share;
-  for (int base_row = 0; base_row < rows; base_row += kDecodeWarps / share) {
-    const int row = base_row + warp / share;
+  const int num_warps = static_cast<int>(blockDim.x / 32);
+  const auto sums = [&](int w) { return reinterpret_cast<float*>(rings + w * warp_bytes); };
+  int share = 1;  // warps of a row
+  while (2 * share * rows <= num_warps) share *= 2;
+  const int turn = warp % share, rows_at_once = num_warps / share;
+  for (int base_row = 0; base_row < rows; base_row += rows_at_once) {
+    // Warps behind the last whole group of `share` have no row.
+    const int row = warp / share < rows_at_once ? base_row + warp / share : rows;
     float l = 0, top = kSmallest, o[kEach] = {};
     SkippedMass skipped;
     if (row < rows) {
@@ -112,26 +116,25 @@ __device__ void MergeParts(const DecodeParams& p, const Unit& u, const uint32_t*
     if (share > 1) {
       __syncthreads();
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) sums[warp][lane * kEach + i] = o[i];
+      for (int i = 0; i < kEach; ++i) sums(warp)[lane * kEach + i] = o[i];
       if (lane == 0) {
-        sh->l[warp][0] = l;
+        sums(warp)[kDim] = l;
         if constexpr (kSkip) {
-          sh->skipped[warp][0][0] = skipped.mass, sh->skipped[warp][0][1] = skipped.bound;
+          sums(warp)[kDim + 1] = skipped.mass, sums(warp)[kDim + 2] = skipped.bound;
         }
       }
       __syncthreads();
-      for (int w = warp + 1; turn == 0 && w < warp + share; ++w) {
+      for (int w = warp + 1; row < rows && turn == 0 && w < warp + share; ++w) {
 #pragma unroll
-        for (int i = 0; i < kEach; ++i) o[i] += sums[w][lane * kEach + i];
-        l += sh->l[w][0];
+        for (int i = 0; i < kEach; ++i) o[i] += sums(w)[lane * kEach + i];
+        l += sums(w)[kDim];
         if constexpr (kSkip) {
-          skipped.mass += sh->skipped[w][0][0], skipped.bound += sh->skipped[w][0][1];
+          skipped.mass += sums(w)[kDim + 1], skipped.bound += sums(w)[kDim + 2];
         }
       }
     }
     if (row < rows && turn == 0) {
-      WriteRow<kSkip, kDim>(p, u, v_signs, kRows, row, top, l, sh->reference[row], skipped, o,
-                            lane);
+      WriteRow<kSkip, kDim>(p, u, v_signs, kRows, row, top, l, sh.reference[row], skipped, o, lane);
     }
   }
 }
@@ -141,24 +144,30 @@ constexpr uint32_t kOtherBarrier = sizeof(uint64_t);
 constexpr uint32_t kValueBarriers = 2 * sizeof(uint64_t);
 
 template <int kDim, int kTiles, int kMinBlocks, bool kSkip>
-__global__ void __launch_bounds__(32 * kDecodeWarps, kMinBlocks)
+__global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
     DecodeKernel(const __grid_constant__ DecodeParams p) {
   constexpr int kRows = 4 * kTiles, kEach = kDim / 32;
   extern __shared__ __align__(128) uint8_t dynamic[];
   auto& sh = *reinterpret_cast<Shared<kDim, kTiles>*>(dynamic);
   auto* const index = reinterpret_cast<DecodeHeadIndex*>(dynamic + RoundUp<size_t>(sizeof(sh), 16));
   uint8_t* const center = dynamic + CenterOffset<kDim, kTiles>(p.num_kv_heads);
-  uint8_t* const rings = center + p.center_bytes;
+  uint8_t* const warps = center + p.center_bytes;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  uint8_t* const ring = rings + warp * 2 * p.stage_bytes;
+  const int num_warps = static_cast<int>(blockDim.x / 32);
+  const size_t warp_bytes = WarpBytes<kTiles>(p.stage_bytes);
+  const auto of_warp = [&](int w) {
+    return reinterpret_cast<WarpShared<kTiles>*>(warps + w * warp_bytes);
+  };
+  WarpShared<kTiles>* const own = of_warp(warp);
+  uint8_t* const ring = reinterpret_cast<uint8_t*>(own + 1);
   const int num_tiles = p.batch * (p.num_tokens > 1 ? 2 : 1);
   for (int i = threadIdx.x; i < p.num_kv_heads * static_cast<int>(sizeof(DecodeHeadIndex) / 4);
        i += blockDim.x) {
     reinterpret_cast<uint32_t*>(index)[i] = reinterpret_cast<const uint32_t*>(p.head_index)[i];
   }
   for (int i = threadIdx.x; i < 256; i += blockDim.x) sh.log8[i] = p.log8[i];
-  if (threadIdx.x < 4 * kDecodeWarps) {
-    ptx::BarrierInit(ptx::SharedAddress(&sh.barriers[0][0] + threadIdx.x), 1);
+  if (lane < 4) {
+    ptx::BarrierInit(ptx::SharedAddress(&own->barriers[lane]), 1);
     ptx::FenceBulkCopy();
   }
   uint32_t parities = 0;  // of the phases that the warp's barriers are in
@@ -191,7 +200,7 @@ __global__ void __launch_bounds__(32 * kDecodeWarps, kMinBlocks)
       // Sealed pages go to the warps in turn, behind the open items.
       const int num_open = u.tile.num_open_items;
       int item = begin + warp;
-      while (item < min(end, num_open)) item += kDecodeWarps;
+      while (item < min(end, num_open)) item += num_warps;
       const int to_block = u.tile.first_sealed - num_open;  // item -> block
       int block = item + to_block;
       const int end_block = end + to_block;
@@ -205,7 +214,7 @@ __global__ void __launch_bounds__(32 * kDecodeWarps, kMinBlocks)
       const uint64_t policy = ptx::ReadOncePolicy();
       uint32_t stage = ptx::SharedAddress(ring);  // of the next copy
       const uint32_t other_stage = stage ^ (stage + p.stage_bytes);
-      uint32_t barrier = ptx::SharedAddress(&sh.barriers[warp][0]);  // of that stage
+      uint32_t barrier = ptx::SharedAddress(&own->barriers[0]);  // of that stage
       // cos and sin of a pair of the centre a lane.
       const int head_center = p.heads[u.head].center;
       const float2* center_start = nullptr;
@@ -267,15 +276,15 @@ __global__ void __launch_bounds__(32 * kDecodeWarps, kMinBlocks)
       const auto wait = [&](const uint8_t* of, uint32_t first_barrier) {
         if constexpr (ptx::kHasBulkCopy) {
           const uint32_t which = first_barrier + (of == ring ? 0 : 1);
-          ptx::BarrierWait(ptx::SharedAddress(&sh.barriers[warp][which]), parities >> which & 1);
+          ptx::BarrierWait(ptx::SharedAddress(&own->barriers[which]), parities >> which & 1);
           parities ^= 1u << which;
         }
       };
-      uint32_t ids[2] = {id_of(block), id_of(block + kDecodeWarps)};
+      uint32_t ids[2] = {id_of(block), id_of(block + num_warps)};
       issue(block, ids[0]);
       if (kSkip && !ptx::kHasBulkCopy) ptx::CopyAsyncCommit();  // in place of values
-      issue(block + kDecodeWarps, ids[1]);
-      static_assert(sizeof(DecodeHead) / 4 <= 32 * kDecodeWarps, "a word a thread");
+      issue(block + num_warps, ids[1]);
+      static_assert(sizeof(DecodeHead) / 4 <= 32 * kFewDecodeWarps, "a word a thread");
       if (threadIdx.x < sizeof(DecodeHead) / 4) {
         reinterpret_cast<uint32_t*>(&sh.head)[threadIdx.x] =
             reinterpret_cast<const uint32_t*>(&p.heads[u.head])[threadIdx.x];
@@ -293,13 +302,15 @@ __global__ void __launch_bounds__(32 * kDecodeWarps, kMinBlocks)
       }
       PrepareQueries<kDim, kTiles>(p, u, &sh, warp, lane);
       __syncthreads();
-      if constexpr (kSkip) SetSkipLimits<kDim, kTiles>(p, u, &sh, warp, lane);
+      if constexpr (kSkip) {
+        SetSkipLimits<kDim, kTiles>(p, u, &sh, warps, warp_bytes, warp, lane);
+      }
       State<kDim, kTiles> state;
       state.Reset();
       Queries<kDim, kTiles> q;
       if (begin < num_open) {
         LoadQueries<kDim, kTiles>(sh.row_digits, sh.row_scale, nullptr, lane, &q);
-        for (int i = begin + warp; i < min(end, num_open); i += kDecodeWarps) {
+        for (int i = begin + warp; i < min(end, num_open); i += num_warps) {
           OpenItem<kDim, kTiles>(p, u, head, i, sh, q, lane, &state);
         }
       }
@@ -328,7 +339,7 @@ __global__ void __launch_bounds__(32 * kDecodeWarps, kMinBlocks)
       layout.k_anchors = head.k_anchors, layout.v_anchors = head.v_anchors;
       layout.num_anchors = head.num_anchors, layout.anchor_bits = head.anchor_bits;
       const bool extras = head.center >= 0 || head.num_anchors > 0;
-      uint32_t next = id_of(block + 2 * kDecodeWarps);
+      uint32_t next = id_of(block + 2 * num_warps);
       const uint8_t* page = ring;
       const uint8_t* other_page = ring + p.stage_bytes;
       [[maybe_unused]] PageWeights<kTiles> pending;  // of the page before, whose values come later
@@ -337,8 +348,8 @@ __global__ void __launch_bounds__(32 * kDecodeWarps, kMinBlocks)
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) pending.unit[n] = 0;
       }
-      for (; block < end_block; block += kDecodeWarps) {
-        const uint32_t after = id_of(block + 3 * kDecodeWarps);
+      for (; block < end_block; block += num_warps) {
+        const uint32_t after = id_of(block + 3 * num_warps);
         layout.masked = p.softcap > 0 ||
                         (p.sliding_window > 0 && block * kPageLen < u.tile.lowest + p.num_tokens);
         layout.special = extras || layout.masked;
@@ -347,11 +358,11 @@ __global__ void __launch_bounds__(32 * kDecodeWarps, kMinBlocks)
           if (!ptx::kHasBulkCopy || head.center >= 0) ptx::CopyAsyncWait<1>();
           __syncwarp();
           PageWeights<kTiles> weights;
-          SealedScores<false, kDim, kTiles>(p, u, layout, page, block, start, q, &sh, warp, lane,
+          SealedScores<false, kDim, kTiles>(p, u, layout, page, block, start, q, sh, own, lane,
                                             &state, nullptr, &weights);
           SealedValues<kDim, kTiles>(layout, page, start, weights, lane, &state);
           __syncwarp();
-          issue(block + 2 * kDecodeWarps, next);
+          issue(block + 2 * num_warps, next);
         } else {
           // Groups behind the keys' one: values and keys of the page between.
           if (!ptx::kHasBulkCopy) {
@@ -362,10 +373,10 @@ __global__ void __launch_bounds__(32 * kDecodeWarps, kMinBlocks)
           __syncwarp();
           PageWeights<kTiles> weights;
           const bool keep = SealedScores<true, kDim, kTiles>(
-              p, u, layout, page, block, start, q, &sh, warp, lane, &state, &pending, &weights);
+              p, u, layout, page, block, start, q, sh, own, lane, &state, &pending, &weights);
           __syncwarp();
           issue_values(keep, ids[0]);
-          issue(block + 2 * kDecodeWarps, next);
+          issue(block + 2 * num_warps, next);
           // The page before: its values have had the time of a page's scores to come.
           if (has_pending) {
             wait(other_page, 2);
@@ -397,7 +408,7 @@ __global__ void __launch_bounds__(32 * kDecodeWarps, kMinBlocks)
       for (int n = 0; n < kTiles; ++n) {
         const float l = RowSum(state.l[n]);
         const float z = RowSum(state.z[n]) * head.v_offset;
-        if (r == 0) sh.m[warp][4 * n + c] = state.m[n], sh.l[warp][4 * n + c] = l;
+        if (r == 0) own->m[4 * n + c] = state.m[n], own->l[4 * n + c] = l;
 #pragma unroll
         for (int m = 0; m < kDim / 16; ++m) {
           mine[(4 * n + c) * kStateStride<kDim> + 16 * m + r] = state.o[n][m][0] - z;
@@ -410,25 +421,24 @@ __global__ void __launch_bounds__(32 * kDecodeWarps, kMinBlocks)
           (u.tile_index * p.num_kv_heads + u.head) * p.num_row_groups + u.row_group;
       // Unique: both grow along the work.
       const int64_t slot = static_cast<int64_t>(me) + unit_index;
-      for (int row = warp; row < kRows; row += kDecodeWarps) {
-        float top = sh.m[0][row];
-#pragma unroll
-        for (int w = 1; w < kDecodeWarps; ++w) top = fmaxf(top, sh.m[w][row]);
+      for (int row = warp; row < kRows; row += num_warps) {
+        float top = of_warp(0)->m[row];
+        for (int w = 1; w < num_warps; ++w) top = fmaxf(top, of_warp(w)->m[row]);
         float l = 0, o[kEach] = {};
-#pragma unroll
-        for (int w = 0; w < kDecodeWarps; ++w) {
-          const float weight = ptx::Exp2(sh.m[w][row] - top);
-          l = fmaf(weight, sh.l[w][row], l);
-          const float* part = reinterpret_cast<const float*>(rings + w * 2 * p.stage_bytes) +
-                              row * kStateStride<kDim> + lane * kEach;
+        for (int w = 0; w < num_warps; ++w) {
+          const WarpShared<kTiles>* const from = of_warp(w);
+          const float weight = ptx::Exp2(from->m[row] - top);
+          l = fmaf(weight, from->l[row], l);
+          const float* part =
+              reinterpret_cast<const float*>(from + 1) + row * kStateStride<kDim> + lane * kEach;
 #pragma unroll
           for (int i = 0; i < kEach; ++i) o[i] = fmaf(weight, part[i], o[i]);
         }
         SkippedMass skipped;
         if constexpr (kSkip) {
-#pragma unroll
-          for (int w = 0; w < kDecodeWarps; ++w) {
-            skipped.mass += sh.skipped[w][row][0], skipped.bound += sh.skipped[w][row][1];
+          for (int w = 0; w < num_warps; ++w) {
+            skipped.mass += of_warp(w)->skipped[row][0],
+                skipped.bound += of_warp(w)->skipped[row][1];
           }
         }
         if (num_parts == 1) {
@@ -463,10 +473,10 @@ __global__ void __launch_bounds__(32 * kDecodeWarps, kMinBlocks)
           __threadfence();
           MergeParts<kSkip, kDim, kTiles>(
               p, u, head.v_signs, static_cast<int64_t>(sh.first_part) + unit_index, num_parts, warp,
-              lane, reinterpret_cast<float(*)[kDim]>(rings), &sh);
+              lane, reinterpret_cast<uint8_t*>(of_warp(0) + 1), warp_bytes, sh);
         }
       }
-      ptx::FenceBulkCopy();  // of the rings
+      ptx::FenceBulkCopy();  // of the rings' memory
       __syncthreads();
     }
     if (u.begin + u.cost >= my_end) break;
@@ -479,7 +489,8 @@ __global__ void __launch_bounds__(32 * kDecodeWarps, kMinBlocks)
 
 template <int kDim, int kTiles, int kMinBlocks, bool kSkip>
 DecodeEntry MakeDecodeEntry() {
-  return {DecodeKernel<kDim, kTiles, kMinBlocks, kSkip>, CenterOffset<kDim, kTiles>};
+  return {DecodeKernel<kDim, kTiles, kMinBlocks, kSkip>, CenterOffset<kDim, kTiles>,
+          WarpBytes<kTiles>, kFewDecodeWarps * kMinBlocks};
 }
 
 }  // namespace

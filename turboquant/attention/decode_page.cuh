@@ -158,11 +158,10 @@ struct PageWeights {
 template <bool kSkip, int kDim, int kTiles>
 __device__ __forceinline__ bool SealedScores(
     const DecodeParams& p, const Unit& u, const PageLayout& layout, const uint8_t* page, int block,
-    const SumStart& start, const Queries<kDim, kTiles>& q, Shared<kDim, kTiles>* shared, int warp,
-    int lane, State<kDim, kTiles>* state, [[maybe_unused]] PageWeights<kTiles>* pending,
-    PageWeights<kTiles>* weights) {
-  const Shared<kDim, kTiles>& sh = *shared;
-  float(*const scales)[kPageLen] = shared->scales[warp];
+    const SumStart& start, const Queries<kDim, kTiles>& q, const Shared<kDim, kTiles>& sh,
+    WarpShared<kTiles>* own, int lane, State<kDim, kTiles>* state,
+    [[maybe_unused]] PageWeights<kTiles>* pending, PageWeights<kTiles>* weights) {
+  float(*const scales)[kPageLen] = own->scales;
   const uint8_t* const side = page + p.side_at;
   const uint32_t bases = *reinterpret_cast<const uint32_t*>(side);
   const float k_base = __uint_as_float(bases << 16);
@@ -278,8 +277,8 @@ __device__ __forceinline__ bool SealedScores(
       if (lane < 4) {
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
-          shared->skipped[warp][4 * n + lane][0] += masses[n];
-          shared->skipped[warp][4 * n + lane][1] += masses[n] * v_bound;
+          own->skipped[4 * n + lane][0] += masses[n];
+          own->skipped[4 * n + lane][1] += masses[n] * v_bound;
         }
       }
       return false;

@@ -11,7 +11,7 @@
 namespace tq {
 
 inline constexpr int kMaxDecodeDim = 256;
-inline constexpr int kDecodeWarps = 4;  // of a thread block
+inline constexpr int kFewDecodeWarps = 4;  // of a thread block, if several share a multiprocessor
 // A level table of up to 16 bytes as a byte permute wants it; see decode_cuda.cu.
 struct DecodeTable {
   uint32_t words[4] = {};
@@ -118,14 +118,16 @@ inline constexpr int kMaxSkipRows = 8;
 
 // How often a kernel fits; errors are those of the device.
 struct DecodeKernelInfo {
+  int warps_per_block = 0;
   int blocks_per_multiprocessor = 0;
   int num_blocks = 0;         // of a full grid
   uint32_t center_bytes = 0;  // DecodeParams::center_bytes
 };
 // head_dim 64, 128 or 256 and one of kDecodeRows. `stream`: a cudaStream_t.
+// num_units: that a launch has at most (sequences x tiles of queries x heads x row groups).
 Status PrepareDecodeKernel(int head_dim, int rows, uint32_t stage_bytes, int num_kv_heads,
-                           bool has_center, bool skips, DecodeKernelInfo* info);
+                           bool has_center, bool skips, int64_t num_units, DecodeKernelInfo* info);
 Status LaunchDecodeKernel(int head_dim, int rows, bool skips, const DecodeParams& params,
-                          int num_blocks, void* stream);
+                          const DecodeKernelInfo& info, void* stream);
 
 }  // namespace tq

@@ -58,7 +58,7 @@ __device__ void PrepareQueries(const DecodeParams& p, const Unit& u, Shared<kDim
                                int warp, int lane) {
   constexpr int kRows = 4 * kTiles, kEach = kDim / 32;
   const DecodeHead& head = sh->head;
-  for (int row = warp; row < kRows; row += kDecodeWarps) {
+  for (int row = warp; row < kRows; row += static_cast<int>(blockDim.x / 32)) {
     const int in_tile = u.row_group * kRows + row;
     const int token = in_tile / p.group;
     float x[kEach];

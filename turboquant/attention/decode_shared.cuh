@@ -17,22 +17,31 @@ struct alignas(32) Shared {
   // Centre: a and b of each pair (DecodeCenter) in digits, and what a product of digits is worth.
   float center_ab[kRows][kDecodePairs][2];
   float center_scale[kRows];
-  float m[kDecodeWarps][kRows], l[kDecodeWarps][kRows];
-  float scales[kDecodeWarps][2][kPageLen];  // K, V of the page at hand
-  float log8[256];                          // Log8Table
-  int start[4];                             // SumStart
-  // Of the stages, where copies are bulk copies; with skipping, of their K and of their V parts.
-  alignas(32) uint64_t barriers[kDecodeWarps][4];
-  // Skipping of V (decode_skip.cuh), of the unit at hand: log2 of what masses are relative to, what
-  // a page may have, and what was skipped: mass, mass x bound of |v|.
+  float log8[256];  // Log8Table
+  int start[4];     // SumStart
+  // Skipping of V (decode_skip.cuh), of the unit at hand: log2 of what masses are relative to, and
+  // what a page may have.
   float reference[kRows], skip_limit[kRows];
-  float skipped[kDecodeWarps][kRows][2];
   bool is_last, has_more;
   Ranges ranges;
   Unit unit;                  // at hand
   int first_part, num_parts;  // of the unit
   DecodeHead head;
 };
+// What each warp has, in front of its ring of two stages.
+template <int kTiles>
+struct alignas(32) WarpShared {
+  static constexpr int kRows = 4 * kTiles;
+  float scales[2][kPageLen];  // K, V of the page at hand
+  float m[kRows], l[kRows];   // of its state, at the end of a unit
+  float skipped[kRows][2];    // mass and mass x bound of |v| of pages whose V was skipped
+  // Of the stages, where copies are bulk copies; with skipping, of their K and of their V parts.
+  alignas(32) uint64_t barriers[4];
+};
+template <int kTiles>
+__host__ __device__ constexpr size_t WarpBytes(uint32_t stage_bytes) {
+  return sizeof(WarpShared<kTiles>) + 2 * size_t{stage_bytes};
+}
 // A warp's state in its ring, padded so that lanes write without conflicts.
 template <int kDim>
 constexpr int kStateStride = kDim + 8;

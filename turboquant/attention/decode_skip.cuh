@@ -16,14 +16,19 @@ namespace {
 // The whole thread block, when the queries' digits are in shared memory.
 template <int kDim, int kTiles>
 __device__ __forceinline__ void SetSkipLimits(const DecodeParams& p, const Unit& u,
-                                              Shared<kDim, kTiles>* sh, int warp, int lane) {
+                                              Shared<kDim, kTiles>* sh, uint8_t* warps,
+                                              size_t warp_bytes, int warp, int lane) {
   constexpr int kRows = 4 * kTiles;
+  const int num_warps = static_cast<int>(blockDim.x / 32);
+  const auto of_warp = [&](int w) {
+    return reinterpret_cast<WarpShared<kTiles>*>(warps + w * warp_bytes);
+  };
   Queries<kDim, kTiles> q;
   LoadQueries<kDim, kTiles>(sh->row_digits, sh->row_scale, nullptr, lane, &q);
   float m[kTiles], l[kTiles];
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) m[n] = kSmallest, l[n] = 0;
-  for (int item = warp; item < u.tile.num_open_items; item += kDecodeWarps) {
+  for (int item = warp; item < u.tile.num_open_items; item += num_warps) {
     const OpenHalf o = OpenHalfOf(p, u, sh->head, item);
     if (o.base == nullptr) continue;
     float scores[kTiles][4];
@@ -42,18 +47,17 @@ __device__ __forceinline__ void SetSkipLimits(const DecodeParams& p, const Unit&
   if (lane < 4) {
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
-      sh->m[warp][4 * n + lane] = m[n], sh->l[warp][4 * n + lane] = l[n];
-      sh->skipped[warp][4 * n + lane][0] = sh->skipped[warp][4 * n + lane][1] = 0;
+      WarpShared<kTiles>* const own = of_warp(warp);
+      own->m[4 * n + lane] = m[n], own->l[4 * n + lane] = l[n];
+      own->skipped[4 * n + lane][0] = own->skipped[4 * n + lane][1] = 0;
     }
   }
   __syncthreads();
   if (const int row = threadIdx.x; row < kRows) {
-    float top = sh->m[0][row], mass = 0;
-#pragma unroll
-    for (int w = 1; w < kDecodeWarps; ++w) top = fmaxf(top, sh->m[w][row]);
-#pragma unroll
-    for (int w = 0; w < kDecodeWarps; ++w) {
-      mass = fmaf(sh->l[w][row], ptx::Exp2(sh->m[w][row] - top), mass);
+    float top = of_warp(0)->m[row], mass = 0;
+    for (int w = 1; w < num_warps; ++w) top = fmaxf(top, of_warp(w)->m[row]);
+    for (int w = 0; w < num_warps; ++w) {
+      mass = fmaf(of_warp(w)->l[row], ptx::Exp2(of_warp(w)->m[row] - top), mass);
     }
     const bool has_query = (u.row_group * kRows + row) / p.group < u.tile.num_tokens;
     sh->reference[row] = top;

@@ -200,9 +200,9 @@ Result<std::unique_ptr<DeviceAttention>> DeviceAttention::Create(
       costs.sealed_cost += i.sealed_cost;
       costs.open_cost += i.open_cost;
       largest_record = std::max(largest_record, i.record_bytes);
-      // Every warp of a thread block has at least a page; and no range is shorter than an item.
-      costs.min_range_cost =
-          std::max<int64_t>({costs.min_range_cost, kDecodeWarps * i.sealed_cost, 2 * i.open_cost});
+      // A few warps of a thread block have at least a page; and no range is shorter than an item.
+      costs.min_range_cost = std::max<int64_t>(
+          {costs.min_range_cost, kFewDecodeWarps * i.sealed_cost, 2 * i.open_cost});
     }
     a->layers_.push_back(costs);
   }
@@ -215,11 +215,12 @@ Result<std::unique_ptr<DeviceAttention>> DeviceAttention::Create(
   p.side_at = std::max<uint32_t>(largest_record,
                                  static_cast<uint32_t>(a->rows_ * (c.head_dim + 8) * 4 / 2));
   p.stage_bytes = p.side_at + kSideBytes + (centers.empty() ? 0 : kCenterStartBytes);
-  TQ_RETURN_IF_ERROR(PrepareDecodeKernel(c.head_dim, a->rows_, p.stage_bytes, c.num_kv_heads,
-                                         !centers.empty(), skips, &a->kernel_));
-  p.center_bytes = a->kernel_.center_bytes;
   const size_t num_units = static_cast<size_t>(config.max_batch) * (config.num_tokens > 1 ? 2 : 1) *
                            c.num_kv_heads * num_row_groups;
+  TQ_RETURN_IF_ERROR(PrepareDecodeKernel(c.head_dim, a->rows_, p.stage_bytes, c.num_kv_heads,
+                                         !centers.empty(), skips, static_cast<int64_t>(num_units),
+                                         &a->kernel_));
+  p.center_bytes = a->kernel_.center_bytes;
   const size_t num_parts = static_cast<size_t>(a->kernel_.num_blocks) + num_units;
   const size_t arrivals = RoundUp<size_t>(num_units * sizeof(uint32_t), 256);
   const size_t log8 = 256 * sizeof(float);
@@ -298,8 +299,7 @@ Status DeviceAttention::Run(int layer, const int32_t* sequences, int batch, cons
   p.q = q;
   p.out = out;
   p.skipped = skipped;
-  return LaunchDecodeKernel(c.head_dim, rows_, config_.v_skip > 0, p, kernel_.num_blocks,
-                            stream.handle());
+  return LaunchDecodeKernel(c.head_dim, rows_, config_.v_skip > 0, p, kernel_, stream.handle());
 }
 
 }  // namespace tq

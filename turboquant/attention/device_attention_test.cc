@@ -365,6 +365,11 @@ TEST_F(OnDevice, UnevenBatches) {
   for (int i = 0; i < 70; ++i) lengths.push_back(i * i * 37 % 1500);
   Check({.presets = {"k3v2", "k3v2"}, .head_dim = 64, .group = 3, .lengths = lengths}, kBound,
         "70 sequences");
+  // So many units that several thread blocks share a multiprocessor.
+  lengths.clear();
+  for (int i = 0; i < 300; ++i) lengths.push_back(i * 37 % 290);
+  Check({.presets = {"k3v2", "k4v4"}, .head_dim = 64, .group = 2, .lengths = lengths, .center = 1},
+        kBound, "300 sequences");
 }
 
 TEST_F(OnDevice, SeveralQueriesOfASequence) {
