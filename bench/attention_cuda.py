@@ -5,8 +5,8 @@ usage: bench/attention_cuda.py [--tq FILE] [--quick] [--out FILE] [--commit ID]
 
 Runs `tq bench attention --device cuda` and, for the same shapes, scaled_dot_product_attention over
 a contiguous FP16 cache with each backend that PyTorch offers (cuDNN, flash): CUDA graphs over
-distinct buffers, medians. The time of a format is divided into the fastest FP16 backend's. Writes
-bench/results/attention_cuda.json. Needs PyTorch with CUDA; --quick measures two batches and one
+distinct buffers, medians. The time of a format is divided into the fastest FP16 backend's. Formats of
+CENTRED are measured with a centre as well. Writes bench/results/attention_cuda.json. Needs PyTorch with CUDA; --quick measures two batches and one
 depth.
 """
 import argparse
@@ -23,6 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from common import RESULTS, TQ, output
 
 FORMATS = "k4v4,k3v3,k3v2,k2v2"
+CENTRED = "k4v4,k3v2,k3v2-anchor1"
 Q_HEADS, HEAD_DIM = 32, 128
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
 
@@ -92,19 +93,22 @@ def main():
                                 "kernel": platform.release(), "commit": options.commit},
                 "results": []}
     for kv_heads in (32, 8):
-        part = json.loads(output(
-            options.tq, "bench", "attention", "--device", "cuda", "--kv", FORMATS, "--head-dim",
-            str(HEAD_DIM), "--kv-heads", str(kv_heads), "--group", str(Q_HEADS // kv_heads),
-            "--batch", ",".join(map(str, batches)), "--depth", ",".join(map(str, depths)),
-            "--runs", "7", "--json", "--quiet"))
-        document.setdefault("device", part["device"])
-        document.setdefault("read_bytes_per_second", part["read_bytes_per_second"])
+        ours_all = []
+        for formats, more in ((FORMATS, []), (CENTRED, ["--center"])):
+            part = json.loads(output(
+                options.tq, "bench", "attention", "--device", "cuda", "--kv", formats,
+                "--head-dim", str(HEAD_DIM), "--kv-heads", str(kv_heads), "--group",
+                str(Q_HEADS // kv_heads), "--batch", ",".join(map(str, batches)), "--depth",
+                ",".join(map(str, depths)), "--runs", "7", "--json", "--quiet", *more))
+            document.setdefault("device", part["device"])
+            document.setdefault("read_bytes_per_second", part["read_bytes_per_second"])
+            ours_all += part["results"]
         for batch in batches:
             for depth in depths:
                 peers = list(fp16_results(kv_heads, batch, depth))
                 torch.cuda.empty_cache()
                 times = [p["us_per_layer"] for p in peers if p["us_per_layer"]]
-                ours = [r for r in part["results"] if r["settings"]["batch"] == batch
+                ours = [r for r in ours_all if r["settings"]["batch"] == batch
                         and r["settings"]["depth"] == depth]
                 for result in ours:
                     if times:
@@ -114,7 +118,8 @@ def main():
                 line += [f"{p['peer'].split()[-1]} "
                          + (f"{p['us_per_layer']:.1f}" if p["us_per_layer"] else "skipped")
                          for p in peers]
-                line += [f"{r['name']} {r['us_per_layer']:.1f} us "
+                line += [f"{r['name']}{' centred' if r['settings']['center'] else ''} "
+                         f"{r['us_per_layer']:.1f} us "
                          f"({r.get('ratio_to', {}).get('fastest f16', 0):.2f}x)" for r in ours]
                 print(" | ".join(line), flush=True)
     with open(options.out, "w", encoding="utf-8") as file:

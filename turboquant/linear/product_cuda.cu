@@ -1,11 +1,12 @@
 // Products of few rows of activations with quantized weights, on the INT8 tensor cores.
 //
-// A thread block has 16 output rows; its warps have the chunks of 128 inputs in turn, so that all
-// of a small matrix is asked for at once. Codes are the operand A (16 rows x 32 inputs, in the
-// order of its registers in memory), unpacked by shift and mask; the operand B has 8 columns: 4
-// rows of activations x (high, low) digit of 16 bits. Sums of a block stay below 2^22, so a float
-// beside 1.5 x 2^23 holds them exactly. Codes of Q4_0 are multiplied as they are, 0 to 15: the
-// offset is a minimum of -8 d. The warps' sums are added in shared memory, in their order.
+// A thread block has tiles of 16 output rows; its warps have the chunks of 128 inputs in turn and
+// ask for those ahead, also of the next tile, while one is multiplied. Codes are the operand A (16
+// rows x 32 inputs, in the order of its registers in memory), unpacked by shift and mask; the
+// operand B has 8 columns: 4 rows of activations x (high, low) digit of 16 bits. Sums of a block
+// stay below 2^22, so a float beside 1.5 x 2^23 holds them exactly. Codes of Q4_0 are multiplied as
+// they are, 0 to 15, and 8 times the sum of the activations is taken off. The warps' sums are added
+// in shared memory, in their order.
 //
 // Weights do not depend on the kernels in front of this one: the first chunks are asked for before
 // these have ended (programmatic dependent launch, from compute capability 9.0 on).
@@ -93,7 +94,7 @@ __device__ __forceinline__ float ByteOf(uint32_t word, int i) {
 template <WeightType kType>
 struct Chunk {
   static constexpr bool kBytes = kType == WeightType::kQ8_0;
-  static constexpr bool kHasMin = !kBytes;
+  static constexpr bool kHasMin = kType == WeightType::kQ4_1 || kType == WeightType::kQ4_K;
   static constexpr int kScaleWords = kType == WeightType::kQ4_1 ? 8 : 4;
   uint4 codes[kBytes ? 4 : 2];
   uint32_t scales[kScaleWords];
@@ -143,81 +144,90 @@ struct Chunk {
       } else {
         const float2 d = HalvesOf(scales[2 * h + b / 2]);
         scale[h] = b % 2 == 0 ? d.x : d.y;
-        if constexpr (kType == WeightType::kQ4_0) minimum[h] = -8.f * scale[h];
       }
     }
   }
 };
 
-// A warp's way through the chunks: every kWarps-th of a tile, then those of the block's next tile.
-struct Cursor {
-  int64_t tile;
-  int chunk;
-  __device__ __forceinline__ void Advance(const ProductParams& p, int warp) {
-    chunk += kWarps;
-    if (chunk >= p.chunks) tile += gridDim.x, chunk = warp;
+// total += a chunk of weights x kTiles x 4 rows of activations.
+template <WeightType kType, int kTiles>
+__device__ __forceinline__ void MultiplyChunk(const ProductParams& p, const Chunk<kType>& weights,
+                                              int chunk, int lane, float (&total)[kTiles][2]) {
+  const uint8_t* const digits =
+      p.digits + static_cast<uint32_t>(chunk) * (4 * kActivationTiles * 256) + lane * 8;
+  const ActivationScale* const scales = p.scales + chunk * (4 * kMaxProductRows) + lane % 4;
+#pragma unroll
+  for (int b = 0; b < 4; ++b) {
+    uint32_t a[4];
+    weights.Fragment(b, a);
+    float scale[2], minimum[2];
+    weights.Numbers(b, scale, minimum);
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      const uint2 columns =
+          *reinterpret_cast<const uint2*>(digits + (b * kActivationTiles + n) * 256);
+      const float2 of_x = *reinterpret_cast<const float2*>(scales + b * kMaxProductRows + 4 * n);
+      const int magic[4] = {kMagicBits, kMagicBits, kMagicBits, kMagicBits};
+      int s[4];
+      ptx::MmaS8S8(s, a, columns.x, columns.y, magic);
+      // Q4_0: scale x (x's scale x sum of codes - 8 x sum of x).
+      const float offset = kType == WeightType::kQ4_0 ? -8.f * of_x.y : 0.f;
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float sum =
+            fmaf(__int_as_float(s[2 * h]) - kMagic, 256.f, __int_as_float(s[2 * h + 1]) - kMagic);
+        if constexpr (kType == WeightType::kQ4_0) {
+          total[n][h] = fmaf(scale[h], fmaf(of_x.x, sum, offset), total[n][h]);
+        } else {
+          total[n][h] = fmaf(scale[h] * of_x.x, sum, total[n][h]);
+        }
+        if constexpr (Chunk<kType>::kHasMin) {
+          total[n][h] = fmaf(minimum[h], of_x.y, total[n][h]);
+        }
+      }
+    }
   }
-};
+}
 
 // kTiles x 4 rows of activations.
 template <WeightType kType, int kTiles>
 __global__ void __launch_bounds__(32 * kWarps, kBlocksPerMultiprocessor)
     ProductKernel(const __grid_constant__ ProductParams p) {
   using Weights = Chunk<kType>;
-  // Chunks that are asked for ahead, as far as registers go.
-  constexpr int kAhead = kType == WeightType::kQ8_0 || kTiles > 1 ? 1 : 2;
+  constexpr int kAhead = 2;  // chunks in registers: one comes while another is multiplied
   __shared__ float sums[2][kWarps][16][4 * kTiles + 1];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, r = lane / 4, c = lane % 4;
-  const int64_t tiles = (p.out_dim + kProductTileRows - 1) / kProductTileRows;
+  const auto tiles = static_cast<int>((p.out_dim + kProductTileRows - 1) / kProductTileRows);
+  const int step = static_cast<int>(gridDim.x);
+  // A warp has every kWarps-th chunk of a tile, in rounds of kAhead, so that a round's chunks are
+  // always in the same registers; those behind the end are left out.
+  constexpr int kRound = kWarps * kAhead;
   ptx::LaunchDependents();
   Weights ahead[kAhead];
-  Cursor next = {blockIdx.x, warp};
-  const auto load = [&](Weights* to) {
-    if (next.tile >= tiles || next.chunk >= p.chunks) return;
-    to->Load(p, p.weights + next.tile * p.tile_bytes, next.chunk, lane);
-    next.Advance(p, warp);
-  };
+  const uint8_t* tile_at = p.weights + static_cast<int64_t>(blockIdx.x) * p.tile_bytes;
 #pragma unroll
-  for (int i = 0; i < kAhead; ++i) load(&ahead[i]);
+  for (int i = 0; i < kAhead; ++i) {
+    if (warp + i * kWarps < p.chunks) ahead[i].Load(p, tile_at, warp + i * kWarps, lane);
+  }
   ptx::WaitForDependencies();
   int buffer = 0;
-  for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x, buffer ^= 1) {
+  for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += step, buffer ^= 1) {
+    const uint8_t* const next_at = tile_at + static_cast<int64_t>(step) * p.tile_bytes;
     float total[kTiles][2] = {};
-    for (int chunk = warp; chunk < p.chunks; chunk += kWarps) {
-      const Weights weights = ahead[0];
+    for (int first = warp; first < p.chunks; first += kRound) {
 #pragma unroll
-      for (int i = 0; i + 1 < kAhead; ++i) ahead[i] = ahead[i + 1];
-      load(&ahead[kAhead - 1]);
-      const uint8_t* const digits =
-          p.digits + static_cast<uint32_t>(chunk) * (4 * kActivationTiles * 256) + lane * 8;
-      const ActivationScale* const scales = p.scales + chunk * (4 * kMaxProductRows) + c;
-#pragma unroll
-      for (int b = 0; b < 4; ++b) {
-        uint32_t a[4];
-        weights.Fragment(b, a);
-        float scale[2], minimum[2];
-        weights.Numbers(b, scale, minimum);
-#pragma unroll
-        for (int n = 0; n < kTiles; ++n) {
-          const uint2 columns =
-              *reinterpret_cast<const uint2*>(digits + (b * kActivationTiles + n) * 256);
-          const float2 of_x =
-              *reinterpret_cast<const float2*>(scales + b * kMaxProductRows + 4 * n);
-          const int magic[4] = {kMagicBits, kMagicBits, kMagicBits, kMagicBits};
-          int s[4];
-          ptx::MmaS8S8(s, a, columns.x, columns.y, magic);
-#pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            const float sum = fmaf(__int_as_float(s[2 * h]) - kMagic, 256.f,
-                                   __int_as_float(s[2 * h + 1]) - kMagic);
-            total[n][h] = fmaf(scale[h] * of_x.x, sum, total[n][h]);
-            if constexpr (Weights::kHasMin) {
-              total[n][h] = fmaf(minimum[h], of_x.y, total[n][h]);
-            }
-          }
+      for (int i = 0; i < kAhead; ++i) {
+        const int chunk = first + i * kWarps;
+        if (chunk < p.chunks) MultiplyChunk<kType, kTiles>(p, ahead[i], chunk, lane, total);
+        // The same place of the next round, or of the next tile's first.
+        if (first + kRound < p.chunks) {
+          if (chunk + kRound < p.chunks) ahead[i].Load(p, tile_at, chunk + kRound, lane);
+        } else if (tile + step < tiles && warp + i * kWarps < p.chunks) {
+          ahead[i].Load(p, next_at, warp + i * kWarps, lane);
         }
       }
     }
+    tile_at = next_at;
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
       sums[buffer][warp][r][4 * n + c] = total[n][0];
