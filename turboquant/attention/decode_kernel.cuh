@@ -211,8 +211,8 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
       const uint32_t lane_at = ptx::kHasBulkCopy ? 0 : lane * 16;
       const uint8_t* const records = Keep(p.sealed + at.record_offset + lane_at);
       const uint8_t* const sides = Keep(p.sides + p.heads[u.head].side_offset + lane_at);
-      const uint64_t policy = ptx::ReadOncePolicy();
-      uint32_t stage = ptx::SharedAddress(ring);  // of the next copy
+      [[maybe_unused]] const uint64_t policy = ptx::ReadOncePolicy();  // of bulk copies
+      uint32_t stage = ptx::SharedAddress(ring);                       // of the next copy
       const uint32_t other_stage = stage ^ (stage + p.stage_bytes);
       uint32_t barrier = ptx::SharedAddress(&own->barriers[0]);  // of that stage
       // cos and sin of a pair of the centre a lane.
@@ -230,7 +230,7 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
         if constexpr (ptx::kHasBulkCopy) {
           ptx::BulkCopy(to + from, record, bytes, at_barrier, policy);
         } else {
-          CopyRecord(to + from + lane_at, record, bytes / 512, lane_at < bytes % 512, policy);
+          CopyRecord(to + from + lane_at, record, bytes, lane_at);
         }
       };
       // With skipping, V codes are asked for when the page's scores are known.
@@ -247,7 +247,7 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
             }
           } else {
             copy(stage, barrier, id, 0, key_bytes);
-            if (lane_at < side_bytes) ptx::CopyAsync16(stage + p.side_at + lane_at, side, policy);
+            if (lane_at < side_bytes) ptx::CopyAsync16(stage + p.side_at + lane_at, side);
           }
           if (center_start != nullptr) {
             ptx::CopyAsync8(stage + p.side_at + kSideBytes + lane * 8,

@@ -97,30 +97,13 @@ __device__ __forceinline__ void PageValues(const uint8_t* codes, const DecodeTab
 
 // ---- Sealed pages of a unit ---------------------------------------------------------------------
 
-// Copies a record of chunks x 512 bytes and then the lanes below `tail` x 16 bytes: one instruction
-// for each 512 bytes. `to` and `from` are the lane's.
-__device__ __forceinline__ void CopyRecord(uint32_t to, const uint8_t* from, int chunks, bool tail,
-                                           uint64_t policy) {
-  if (tail) ptx::CopyAsync16(to + chunks * 512, from + chunks * 512, policy);
-  switch (chunks) {
-#define TQ_CHUNK(n)                                                     \
-  case n:                                                               \
-    ptx::CopyAsync16(to + (n - 1) * 512, from + (n - 1) * 512, policy); \
-    [[fallthrough]];
-#define TQ_CHUNKS(n) TQ_CHUNK(n + 4) TQ_CHUNK(n + 3) TQ_CHUNK(n + 2) TQ_CHUNK(n + 1)
-    TQ_CHUNKS(32)
-    TQ_CHUNKS(28)
-    TQ_CHUNKS(24)
-    TQ_CHUNKS(20)
-    TQ_CHUNKS(16)
-    TQ_CHUNKS(12)
-    TQ_CHUNKS(8)
-    TQ_CHUNKS(4)
-    TQ_CHUNKS(0)
-#undef TQ_CHUNKS
-#undef TQ_CHUNK
-    default: break;
-  }
+// Copies `bytes` of a record, a multiple of 16. `to` and `from` are the lane's, `lane_at` bytes
+// behind the first.
+__device__ __forceinline__ void CopyRecord(uint32_t to, const uint8_t* from, uint32_t bytes,
+                                           uint32_t lane_at) {
+  const uint32_t end = bytes - min(bytes, lane_at);  // of what the lane copies
+#pragma unroll 4
+  for (uint32_t at = 0; at < end; at += 512) ptx::CopyAsync16(to + at, from + at);
 }
 
 // A value that the compiler keeps in a register and does not take apart.

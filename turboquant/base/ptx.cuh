@@ -70,10 +70,8 @@ __device__ __forceinline__ uint64_t ReadOncePolicy() {
   return policy;
 }
 // Copies to shared memory that complete in groups.
-__device__ __forceinline__ void CopyAsync16(uint32_t to, const void* from, uint64_t policy) {
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "l"(policy)
-               : "memory");
+__device__ __forceinline__ void CopyAsync16(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 __device__ __forceinline__ void CopyAsync8(uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");

@@ -268,8 +268,10 @@ Status LaunchOfType(const ProductParams& p, void* stream) {
   TQ_RETURN_IF_ERROR(TQ_CUDA(cudaGetDevice(&device)));
   TQ_RETURN_IF_ERROR(
       TQ_CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device)));
-  const int64_t blocks = std::min<int64_t>((p.out_dim + kProductTileRows - 1) / kProductTileRows,
-                                           kBlocksPerMultiprocessor * multiprocessors);
+  const int64_t tiles = (p.out_dim + kProductTileRows - 1) / kProductTileRows;
+  // Of many rows, a tile takes so long that blocks of one each are faster.
+  const int64_t blocks =
+      p.rows > 4 ? tiles : std::min<int64_t>(tiles, kBlocksPerMultiprocessor * multiprocessors);
   return p.rows <= 4   ? Launch(ProductKernel<kType, 1>, blocks, p, stream)
          : p.rows <= 8 ? Launch(ProductKernel<kType, 2>, blocks, p, stream)
                        : Launch(ProductKernel<kType, 4>, blocks, p, stream);
