@@ -211,8 +211,7 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
       const uint32_t lane_at = ptx::kHasBulkCopy ? 0 : lane * 16;
       const uint8_t* const records = Keep(p.sealed + at.record_offset + lane_at);
       const uint8_t* const sides = Keep(p.sides + p.heads[u.head].side_offset + lane_at);
-      [[maybe_unused]] const uint64_t policy = ptx::ReadOncePolicy();  // of bulk copies
-      uint32_t stage = ptx::SharedAddress(ring);                       // of the next copy
+      uint32_t stage = ptx::SharedAddress(ring);  // of the next copy
       const uint32_t other_stage = stage ^ (stage + p.stage_bytes);
       uint32_t barrier = ptx::SharedAddress(&own->barriers[0]);  // of that stage
       // cos and sin of a pair of the centre a lane.
@@ -228,7 +227,7 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
                             uint32_t bytes) {
         const uint8_t* const record = records + static_cast<uint64_t>(id) * p.sealed_stride + from;
         if constexpr (ptx::kHasBulkCopy) {
-          ptx::BulkCopy(to + from, record, bytes, at_barrier, policy);
+          ptx::BulkCopy(to + from, record, bytes, at_barrier, ptx::kReadOncePolicy);
         } else {
           CopyRecord(to + from + lane_at, record, bytes, lane_at);
         }
@@ -243,7 +242,7 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
             if (lane == 0) {
               ptx::BarrierExpect(barrier, key_bytes + side_bytes);
               copy(stage, barrier, id, 0, key_bytes);
-              ptx::BulkCopy(stage + p.side_at, side, side_bytes, barrier, policy);
+              ptx::BulkCopy(stage + p.side_at, side, side_bytes, barrier, ptx::kReadOncePolicy);
             }
           } else {
             copy(stage, barrier, id, 0, key_bytes);

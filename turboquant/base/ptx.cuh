@@ -63,12 +63,10 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// Of data that is read once: it leaves the L2 cache before anything else does.
-__device__ __forceinline__ uint64_t ReadOncePolicy() {
-  uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
+// Of data that is read once: it leaves the L2 cache before anything else does. The value that
+// createpolicy.fractional.L2::evict_first gives for 1.0; as an instruction it was made again at
+// each use, at times from a register that had changed.
+inline constexpr uint64_t kReadOncePolicy = 0x12F0000000000000ull;
 // Copies to shared memory that complete in groups.
 __device__ __forceinline__ void CopyAsync16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
