@@ -32,6 +32,7 @@ struct QuantizeFlags {
   DataFlags data;
   OutputFlags output;
   int64_t context = 512, calibration_tokens = 16384, eval_tokens = 8192;
+  int64_t feedback_columns = 2048;
   int threads = 0;
 
   Status Validate() const;
@@ -73,8 +74,9 @@ std::string QuantizeFlags::CommandLine() const {
   if (max_gib) line += fmt::format(" --max-gib {:g}", *max_gib);
   if (requantize) line += " --requantize";
   if (!data.data.empty()) {
-    line += fmt::format(" {} --context {} --calibration-tokens {} --eval-tokens {} --kv {}",
-                        data.CommandLine(), context, calibration_tokens, eval_tokens, kv.kv);
+    line += fmt::format(
+        " {} --context {} --calibration-tokens {} --eval-tokens {} --feedback-columns {} --kv {}",
+        data.CommandLine(), context, calibration_tokens, eval_tokens, feedback_columns, kv.kv);
   }
   return line + " --out " + out;
 }
@@ -121,7 +123,9 @@ Result<InputStatistics> Calibrate(const QuantizeFlags& flags, const QuantizeTarg
                                   QuantizeResult* result) {
   TQ_ASSIGN_OR_RETURN(InputStatistics statistics,
                       InputStatistics::Collect(*source.model, texts.calibration,
-                                               {.progress = progress.sink()}, *source.pool));
+                                               {.max_moment_columns = flags.feedback_columns,
+                                                .progress = progress.sink()},
+                                               *source.pool));
   result->calibration_tokens = statistics.tokens();
   result->budget_bytes = BudgetBytes(flags, target, result->plan);
   if (result->budget_bytes == 0) return statistics;
@@ -247,6 +251,9 @@ Result<int> RunQuantize(const QuantizeFlags& flags) {
     result.source_bytes = opened->file_bytes();
     file = &*opened;
   }
+  if (!file->Has("tokenizer.ggml.model")) {
+    PrintNote(flags.output, "the model has no tokenizer (tokenizer.json), nor will the file");
+  }
   if (!flags.data.data.empty()) {
     ModelFlags model;
     model.model = flags.model;
@@ -331,6 +338,11 @@ Command AddQuantize(CLI::App& app) {
   command
       ->add_option("--eval-tokens", flags->eval_tokens,
                    "Held-out tokens on which the result is measured; 0: none")
+      ->capture_default_str();
+  command
+      ->add_option("--feedback-columns", flags->feedback_columns,
+                   "Rounding with feedback for matrices of up to so many columns; 0: none, in a "
+                   "fraction of the time")
       ->capture_default_str();
   flags->kv.Add(command);
   command->add_option("--threads", flags->threads, "0: one per physical core")
