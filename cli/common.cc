@@ -155,6 +155,18 @@ ProgressSink ProgressBar::sink() {
   };
 }
 
+std::string ProgressBar::TimeLeft(double share) {
+  if (!time_left_) return "";
+  const auto now = std::chrono::steady_clock::now();
+  if (!origin_ || share < origin_->first) origin_ = {share, now};
+  const double seconds = std::chrono::duration<double>(now - origin_->second).count();
+  const double gained = share - origin_->first;
+  if (seconds < 5 || gained < 0.002) return "";
+  const double left = seconds * (1 - share) / gained;
+  return left < 90 ? fmt::format(", {:.0f} s left", left)
+                   : fmt::format(", {:.0f} min left", left / 60);
+}
+
 bool ProgressBar::Show(size_t done, size_t total, const std::string& what) {
   if (g_interrupted.load()) return false;
   if (quiet_ || total == 0) return true;
@@ -165,20 +177,24 @@ bool ProgressBar::Show(size_t done, size_t total, const std::string& what) {
   const int tenth = static_cast<int>(share * 10);
   if (::isatty(STDERR_FILENO) != 0) {
     const int width = 30, filled = static_cast<int>(share * width);
-    const std::string text = fmt::format("\r[{}{}] {:3.0f} %  {:<24.24}", std::string(filled, '='),
-                                         std::string(width - filled, ' '), 100 * share, what);
+    const std::string text = fmt::format(
+        "\r[{}{}] {:3.0f} %  {:<{}.{}}", std::string(filled, '='), std::string(width - filled, ' '),
+        100 * share, what + TimeLeft(share), time_left_ ? 40 : 24, time_left_ ? 40 : 24);
     if (text != last_text_) std::fputs(text.c_str(), stderr);
     last_text_ = text;
     shown_ = true;
     return true;
   }
-  if (tenth != last_tenth_) std::fprintf(stderr, "%3d %%  %s\n", tenth * 10, what.c_str());
+  const std::string left = TimeLeft(share);
+  if (tenth != last_tenth_) {
+    std::fprintf(stderr, "%3d %%  %s%s\n", tenth * 10, what.c_str(), left.c_str());
+  }
   last_tenth_ = tenth;
   return true;
 }
 
 void ProgressBar::Clear() {
-  if (shown_) std::fprintf(stderr, "\r%s\r", std::string(68, ' ').c_str());
+  if (shown_) std::fprintf(stderr, "\r%s\r", std::string(84, ' ').c_str());
   shown_ = false;
   started_.reset();
   last_tenth_ = -1;

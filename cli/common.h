@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "turboquant/base/sinks.h"
@@ -68,16 +69,20 @@ Status FlushStdout();
 // second; always on stderr. Returns false, which cancels, after Ctrl-C.
 class ProgressBar {
  public:
-  explicit ProgressBar(bool quiet) : quiet_(quiet) {}
+  // time_left: says how long it will take, for work of many minutes.
+  explicit ProgressBar(bool quiet, bool time_left = false) : quiet_(quiet), time_left_(time_left) {}
   ~ProgressBar() { Clear(); }
   ProgressSink sink();
   void Clear();  // removes the bar from the terminal
 
  private:
   bool Show(size_t done, size_t total, const std::string& what);
-  bool quiet_;
+  std::string TimeLeft(double share);
+  bool quiet_, time_left_;
   bool shown_ = false;
   std::optional<std::chrono::steady_clock::time_point> started_;
+  // Where work began: what was done before, as after an interruption, says nothing of the speed.
+  std::optional<std::pair<double, std::chrono::steady_clock::time_point>> origin_;
   int last_tenth_ = -1;
   std::string last_text_;
 };

@@ -15,7 +15,8 @@ CODEC = "turboquant/codec"
 LIBRARY = [BASE, CODEC, "turboquant/cache", "turboquant/attention", "turboquant/linear",
            "turboquant/calibrate", "turboquant/plan"]
 RUNTIME = ["runtime/formats", "runtime/tokenizer", "runtime/model", "runtime/engine",
-           "runtime/evaluate", "runtime/quantize", "runtime/server"]
+           "runtime/evaluate", "runtime/quantize", "runtime/server",
+           "runtime/calibrate"]
 
 # Folder -> the other folders of this repository that it may include.
 ALLOWED = {
@@ -33,6 +34,7 @@ ALLOWED = {
     "runtime/evaluate": LIBRARY + RUNTIME[:4],
     "runtime/quantize": LIBRARY + RUNTIME[:5],
     "runtime/server": LIBRARY + RUNTIME[:5],
+    "runtime/calibrate": LIBRARY + RUNTIME[:5],
     "cli": LIBRARY + RUNTIME,
     "python": LIBRARY + RUNTIME,
     "adapters/llamacpp": LIBRARY,

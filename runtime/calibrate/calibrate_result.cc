@@ -1,0 +1,170 @@
+// What a calibration found, as JSON, as text and as a section of a report.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/calibrate/calibrate.h"
+#include "runtime/evaluate/page.h"
+#include "runtime/evaluate/results_json.h"
+
+namespace tq {
+namespace {
+
+struct Column {
+  const char* name;  // in tables; JSON keys are its words joined
+  const char* key;
+  double CalibrateLayer::*value;
+  const char* format;
+};
+constexpr Column kColumns[] = {
+    {"K alone, KL", "k_kld", &CalibrateLayer::k_kld, "{:.5f}"},
+    {"V alone, KL", "v_kld", &CalibrateLayer::v_kld, "{:.5f}"},
+    {"K bits", "k_bits", &CalibrateLayer::k_bits, "{:.2f}"},
+    {"V bits", "v_bits", &CalibrateLayer::v_bits, "{:.2f}"},
+    {"output error", "output_error", &CalibrateLayer::output_error, "{:.3f}"},
+    {"output cosine", "output_cosine", &CalibrateLayer::output_cosine, "{:.4f}"},
+    {"score agreement", "score_agreement", &CalibrateLayer::score_agreement, "{:.4f}"},
+    {"cosine in the run", "run_cosine", &CalibrateLayer::run_cosine, "{:.4f}"},
+};
+
+nlohmann::ordered_json HeldOutJson(const StreamScores& scores) {
+  nlohmann::ordered_json j = SummaryJson(Summarize(scores.scores));
+  j["kld_stderr_over_windows"] = OverWindows(scores).stderr_of_mean();
+  j["windows"] = scores.window_means;
+  return j;
+}
+
+std::string HeldOutLine(const std::string& name, double bits, const StreamScores& scores) {
+  const DivergenceSummary s = Summarize(scores.scores);
+  return fmt::format("{:<24} {:>6.3f}  {:.5f} ± {:.5f}  {:.4f}  {:.2f} %  {:.5f}\n", name, bits,
+                     s.mean, OverWindows(scores).stderr_of_mean(), s.p99, 100 * s.same_top,
+                     s.ppl_ratio);
+}
+
+std::string ProfileName(const CalibrateResult& r) {
+  return r.kept_uniform ? r.chosen.name : "this profile";
+}
+
+}  // namespace
+
+nlohmann::ordered_json CalibrateJson(const CalibrateResult& r) {
+  nlohmann::ordered_json j;
+  const Profile& p = r.profile;
+  j["model"] = p.model.name;
+  j["bits_per_value"] = r.chosen.bits;
+  j["formats"] = p.Describe();
+  j["kept_uniform"] = r.kept_uniform;
+  j["objective"] = p.calibration->objective;
+  j["tokens"] = p.calibration->tokens;
+  j["context_len"] = p.calibration->context_len;
+  if (p.calibration->target_kld > 0) j["target_kld"] = p.calibration->target_kld;
+  if (p.calibration->budget_bits > 0) j["budget_bits"] = p.calibration->budget_bits;
+  j["passed"] = p.quality->passed;
+  j["informative"] = true;
+  j["held_out"] = HeldOutJson(r.held_out);
+  j["floor"] = {{"kld_mean", OverWindows(r.held_out_floor).mean()}};
+  if (!r.uniform_name.empty()) {
+    j["uniform"] = {{"name", r.uniform_name}, {"bits_per_value", r.uniform_bits}};
+    j["uniform"]["held_out"] = HeldOutJson(r.held_out_uniform);
+    j["gain"] = {{"kld_mean", r.gain}, {"kld_stderr", r.gain_stderr}};
+  }
+  j["measured_over_predicted"] = r.scale;
+  j["trials"] = nlohmann::ordered_json::array();
+  for (const CalibrateTrial& t : r.trials) {
+    j["trials"].push_back({{"name", t.name},
+                           {"bits_per_value", t.bits},
+                           {"predicted", t.predicted},
+                           {"kld_mean", t.kld()}});
+  }
+  j["by_layer"] = nlohmann::ordered_json::array();
+  for (size_t l = 0; l < r.layers.size(); ++l) {
+    const CalibrateLayer& layer = r.layers[l];
+    nlohmann::ordered_json row = {{"layer", l}};
+    for (const Column& c : kColumns) row[c.key] = layer.*c.value;
+    row["k_kld_stderr"] = layer.k_stderr;
+    row["v_kld_stderr"] = layer.v_stderr;
+    row["raised"] = layer.raised;
+    const LayerAttention& a = r.statistics.attention[l];
+    row["attention"] = {{"sinks", a.sinks}};
+    for (size_t d = 0; d < a.beyond.size(); ++d) {
+      row["attention"][fmt::format("beyond_{}", LayerAttention::kDistances[d])] = a.beyond[d];
+    }
+    j["by_layer"].push_back(row);
+  }
+  const auto heads = static_cast<size_t>(p.model.num_kv_heads);
+  j["heads"] = nlohmann::ordered_json::array();
+  for (size_t h = 0; h < r.statistics.heads.size(); ++h) {
+    const HeadStatistics& s = r.statistics.heads[h];
+    if (s.k_mean.empty()) continue;
+    double mean = 0;
+    for (const float m : s.k_mean) mean += double{m} * m;
+    j["heads"].push_back({{"layer", h / heads},
+                          {"head", h % heads},
+                          {"k_bits", p.formats[h].k.bits},
+                          {"v_bits", p.formats[h].v.bits},
+                          {"k_rms", s.k_rms},
+                          {"k_mean_norm", std::sqrt(mean)},
+                          {"k_outlier_channel", s.k_outlier.channel},
+                          {"k_outlier_ratio", s.k_outlier.ratio},
+                          {"v_rms", s.v_rms},
+                          {"v_outlier_channel", s.v_outlier.channel},
+                          {"v_outlier_ratio", s.v_outlier.ratio},
+                          {"q_rms", s.queries.rms}});
+  }
+  j["log"] = r.log;
+  return j;
+}
+
+std::string CalibrateText(const CalibrateResult& r) {
+  std::string out = "layer";
+  for (const Column& c : kColumns) out += fmt::format("  {}", c.name);
+  out += "\n";
+  for (size_t l = 0; l < r.layers.size(); ++l) {
+    out += fmt::format("{:>5}", l);
+    for (const Column& c : kColumns) {
+      const std::string value = fmt::format(fmt::runtime(c.format), r.layers[l].*c.value);
+      out += fmt::format("  {:>{}}", value, std::string_view(c.name).size());
+    }
+    out += r.layers[l].raised ? "  raised\n" : "\n";
+  }
+  out += fmt::format("\nHeld-out text, {} windows:\n{:<24} {:>6}  {:<19}  {:<6}  {:<7}  {}\n",
+                     r.held_out.window_means.size(), "", "bits", "KL mean", "99 %", "same top",
+                     "ppl ratio");
+  out += HeldOutLine(ProfileName(r), r.chosen.bits, r.held_out);
+  if (!r.uniform_name.empty() && !r.kept_uniform) {
+    out += HeldOutLine(r.uniform_name, r.uniform_bits, r.held_out_uniform);
+    out += fmt::format("the allocation lowers the KL by {:.5f} ± {:.5f} ({:.0f} %)\n", r.gain,
+                       r.gain_stderr,
+                       100 * r.gain / std::max(1e-12, OverWindows(r.held_out_uniform).mean()));
+  }
+  out +=
+      fmt::format("floor (8 bits everywhere): KL {:.5f}\n", OverWindows(r.held_out_floor).mean());
+  out += "\n" + r.profile.Describe() + "\n";
+  const Profile::Quality& q = *r.profile.quality;
+  if (q.gate_kld_mean > 0) {
+    out +=
+        fmt::format("{}: a mean KL of {:.5f} ± {:.5f} on held-out text, {:.5f} was asked for\n",
+                    q.passed ? "passed" : "NOT passed", q.kld_mean, q.kld_stderr, q.gate_kld_mean);
+  }
+  return out;
+}
+
+std::string CalibrateSection(const CalibrateResult& r) {
+  std::string out = "<section><h2>Calibration</h2>\n<p>" + EscapeHtml(r.profile.Describe()) +
+                    "</p>\n<table><thead><tr><th>layer</th>";
+  for (const Column& c : kColumns) out += fmt::format("<th>{}</th>", c.name);
+  out += "</tr></thead><tbody>\n";
+  for (size_t l = 0; l < r.layers.size(); ++l) {
+    out += fmt::format("<tr><td>{}{}</td>", l, r.layers[l].raised ? " (raised)" : "");
+    for (const Column& c : kColumns) {
+      out += fmt::format("<td>{}</td>", fmt::format(fmt::runtime(c.format), r.layers[l].*c.value));
+    }
+    out += "</tr>\n";
+  }
+  out += "</tbody></table>\n<ul>\n";
+  for (const std::string& line : r.log) out += "<li>" + EscapeHtml(line) + "</li>\n";
+  return out + "</ul></section>\n";
+}
+
+}  // namespace tq

@@ -1,0 +1,78 @@
+#include "runtime/calibrate/responses.h"
+
+#include <algorithm>
+
+#include "runtime/calibrate/plain.h"
+#include "runtime/engine/session.h"
+
+namespace tq {
+namespace {
+
+// The tokens of one answer, over the plain cache.
+Result<std::vector<TokenId>> Answer(Model& model, const Tokenizer& tokenizer,
+                                    std::span<const TokenId> prompt, uint64_t seed,
+                                    const ResponseOptions& options) {
+  TQ_ASSIGN_OR_RETURN(
+      const auto session,
+      Session::Create(model, PlainConfig(model, options.context_len), options.context_len));
+  TQ_RETURN_IF_ERROR(session->Prefill(prompt, {}, {}, options.cancel));
+  GenerateOptions generate;
+  generate.max_tokens = static_cast<int>(std::min<int64_t>(
+      options.max_tokens, options.context_len - static_cast<int64_t>(prompt.size())));
+  generate.sampling.temperature = static_cast<float>(options.temperature);
+  generate.sampling.seed = seed;
+  generate.cancel = options.cancel;
+  TQ_ASSIGN_OR_RETURN(const GenerateResult answer, session->Generate(tokenizer, generate));
+  if (answer.finish_reason == FinishReason::kCancelled) {
+    return Cancelled("generating answers was stopped");
+  }
+  return answer.tokens;
+}
+
+}  // namespace
+
+Result<Responses> AddResponses(Model& model, const Tokenizer& tokenizer,
+                               const CorpusEncoder& encoder, std::span<const CorpusItem> items,
+                               const ResponseOptions& options, Journal* journal) {
+  Responses out;
+  int64_t total = 0;
+  for (size_t i = 0; i < items.size() && total < options.total_tokens; ++i) {
+    const CorpusItem& item = items[i];
+    Result<TokenSequence> sequence = encoder.Encode(item);
+    // A request that the template refuses is not part of the traffic that can be served.
+    if (!sequence.ok()) continue;
+    const bool answered = item.kind == CorpusItem::Kind::kText || item.answer.has_value();
+    out.recorded += item.answer.has_value();
+    const auto prompt_len = static_cast<int64_t>(sequence->tokens.size());
+    if (answered || options.rounds == 0 || prompt_len + 1 >= options.context_len) {
+      total += prompt_len;
+      out.sequences.push_back(*std::move(sequence));
+      continue;
+    }
+    for (int round = 0; round < options.rounds; ++round) {
+      TQ_ASSIGN_OR_RETURN(
+          const nlohmann::json tokens,
+          journal->Get(StrCat("answer ", i, ".", round), [&]() -> Result<nlohmann::json> {
+            TQ_ASSIGN_OR_RETURN(const std::vector<TokenId> answer,
+                                Answer(model, tokenizer, sequence->tokens,
+                                       options.seed + static_cast<uint64_t>(round), options));
+            return nlohmann::json(answer);
+          }));
+      TokenSequence whole = *sequence;
+      whole.prompt_len = whole.tokens.size();
+      for (const auto& id : tokens) whole.tokens.push_back(id.get<TokenId>());
+      out.answer_tokens += static_cast<int64_t>(tokens.size());
+      ++out.generated;
+      total += static_cast<int64_t>(whole.tokens.size());
+      out.sequences.push_back(std::move(whole));
+      if (!ReportProgress(options.progress, static_cast<size_t>(total),
+                          static_cast<size_t>(std::max(total, options.total_tokens)),
+                          "generating answers")) {
+        return Cancelled("generating answers was stopped");
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace tq
