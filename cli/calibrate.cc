@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <ctime>
 #include <filesystem>
@@ -30,13 +32,14 @@ struct CalibrateFlags {
   DataFlags data;
   int64_t context = 2048;
   std::optional<double> target_kld, budget, max_gib;
-  std::string base = "k3v2-anchor1", bits = "2,3,4,5,6,8", objective = "kld", granularity = "auto";
+  std::string base = "k3v2-anchor1", bits = "2,3,4,5,6,8", group_lens = "head", objective = "kld",
+              granularity = "auto";
   int recent_len = 256, sink_len = 4;
   ResponseOptions answers;
   int64_t calibration_tokens = 100000;
   CalibrateOptions run;  // for its defaults
   std::string out, report;
-  bool keep_state = false;
+  bool keep_state = false, uniform = false;
 
   void Add(CLI::App* app);
   Status Validate() const;
@@ -59,7 +62,13 @@ void CalibrateFlags::Add(CLI::App* app) {
   app->add_option("--base", base,
                   "A preset whose codes, groups and anchors all heads get; its bits are ignored")
       ->capture_default_str();
+  app->add_flag("--uniform", uniform,
+                "Give every head the format of --base; measure only what its centre and anchors "
+                "need, and prove it");
   app->add_option("--bits", bits, "Widths that may be given; the first is the floor")
+      ->capture_default_str();
+  app->add_option("--group-lens", group_lens,
+                  "Values that share a scale, tried at each width: head, 64, 32, 16")
       ->capture_default_str();
   app->add_option("--objective", objective,
                   "What is minimized: kld, or cosine (of attention outputs); both are reported")
@@ -111,9 +120,28 @@ Result<std::vector<int>> ParseBits(const std::string& text) {
   return bits;
 }
 
+Result<std::vector<int>> ParseGroupLens(const std::string& text) {
+  std::vector<int> lens;
+  for (const std::string& word : SplitList(text, ',')) {
+    const int n = word == "head" ? kGroupHead
+                  : word == "64" ? 64
+                  : word == "32" ? 32
+                  : word == "16" ? 16
+                                 : -1;
+    if (n < 0 || (lens.empty() ? n != kGroupHead
+                               : n == kGroupHead || (lens.size() > 1 && n >= lens.back()))) {
+      return InvalidArgument("--group-lens '", text,
+                             "': expected head, then some of 64, 32, 16 in this order");
+    }
+    lens.push_back(n);
+  }
+  return lens;
+}
+
 Status CalibrateFlags::Validate() const {
   TQ_RETURN_IF_ERROR(data.Validate());
   TQ_RETURN_IF_ERROR(ParseBits(bits).status());
+  TQ_RETURN_IF_ERROR(ParseGroupLens(group_lens).status());
   TQ_RETURN_IF_ERROR(ParsePreset(base).status().WithContext("--base"));
   if (ParsePreset(base)->k.is_float() || ParsePreset(base)->v.is_float()) {
     return InvalidArgument("--base ", base, " is not quantized; use k3v2, k3v2-anchor1, ",
@@ -132,6 +160,10 @@ Status CalibrateFlags::Validate() const {
   TQ_RETURN_IF_ERROR(positive("--target-kld", target_kld));
   TQ_RETURN_IF_ERROR(positive("--budget", budget));
   TQ_RETURN_IF_ERROR(positive("--max-gib", max_gib));
+  if (uniform && (budget || max_gib)) {
+    return InvalidArgument(
+        "--uniform takes its bits from --base: leave --budget and --max-gib out");
+  }
   if (context < 512) {
     return InvalidArgument("--context ", context,
                            ": expected 512 or more; below, a cache is "
@@ -210,7 +242,9 @@ Result<int> RunCalibrate(const CalibrateFlags& flags) {
   TQ_ASSIGN_OR_RETURN(const std::string model_path, flags.model.Path());
   const std::string beside = ProfileBeside(model_path);
   const std::string out = flags.out.empty() ? beside : flags.out;
-  TQ_RETURN_IF_ERROR(CheckWritable(out));
+  const std::string state = out + ".state";
+  TQ_RETURN_IF_ERROR(CheckWritable(IsDirectory(out) ? out + "/profile.json" : out));
+  TQ_RETURN_IF_ERROR(CheckWritable(state));
   TQ_ASSIGN_OR_RETURN(Corpus corpus, flags.data.Read(flags.context, flags.output));
   if (corpus.held_out.empty()) {
     return InvalidArgument(
@@ -221,7 +255,6 @@ Result<int> RunCalibrate(const CalibrateFlags& flags) {
   PrintNote(flags.output, CorpusText(corpus.report));
 
   const uint64_t weights = WeightsHash(loaded.model->file());
-  const std::string state = out + ".state";
   std::string note;
   TQ_ASSIGN_OR_RETURN(
       Journal journal,
@@ -232,10 +265,9 @@ Result<int> RunCalibrate(const CalibrateFlags& flags) {
   TQ_ASSIGN_OR_RETURN(
       const Windows calibration,
       MakeWindows(flags, loaded, corpus.calibration, flags.calibration_tokens, &journal, &used));
-  Journal held_out_journal;  // keys are numbers of items: those of the other part
   TQ_ASSIGN_OR_RETURN(const Windows held_out,
                       MakeWindows(flags, loaded, corpus.held_out, flags.run.held_out_tokens,
-                                  &held_out_journal, &used_held_out));
+                                  &journal, &used_held_out));
   PrintNote(flags.output, "calibration: " + WindowsText(calibration.report));
   for (const std::string& w : calibration.report.warnings) {
     PrintNote(flags.output, "warning: " + w);
@@ -244,13 +276,15 @@ Result<int> RunCalibrate(const CalibrateFlags& flags) {
   CalibrateOptions options = flags.run;
   options.base = *ParsePreset(flags.base);
   options.bits = *ParseBits(flags.bits);
+  options.group_lens = *ParseGroupLens(flags.group_lens);
   options.context_len = flags.context;
   options.recent_len = flags.recent_len;
   options.sink_len = flags.sink_len;
   options.budget_bits = flags.budget;
   if (flags.max_gib) options.max_cache_bytes = static_cast<size_t>(*flags.max_gib * 0x1p30);
   options.target_kld = flags.target_kld.value_or(options.target_kld);
-  options.gate = flags.target_kld || (!flags.budget && !flags.max_gib);
+  options.gate = flags.target_kld || !(flags.budget || flags.max_gib || flags.uniform);
+  options.uniform = flags.uniform;
   options.objective = flags.objective == "kld" ? Objective::kKld : Objective::kCosine;
   if (flags.granularity != "auto") {
     options.granularity = flags.granularity == "layer" ? Granularity::kLayer : Granularity::kHead;

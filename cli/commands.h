@@ -14,5 +14,6 @@ Command AddPlan(CLI::App& app);
 Command AddBench(CLI::App& app);
 Command AddQuantize(CLI::App& app);
 Command AddEval(CLI::App& app);
+Command AddCalibrate(CLI::App& app);
 
 }  // namespace tq::cli

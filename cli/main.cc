@@ -32,8 +32,9 @@ int Main(int argc, char** argv) {
   app.set_version_flag("--version", std::string("tq ") + Version());
   app.require_subcommand(1);
   app.footer("tq COMMAND --help shows an example and the flags of a command.");
-  std::vector<Command> commands = {AddRun(app),   AddCompare(app),  AddInfo(app), AddPlan(app),
-                                   AddBench(app), AddQuantize(app), AddEval(app)};
+  std::vector<Command> commands = {AddRun(app),  AddCompare(app),  AddInfo(app),
+                                   AddPlan(app), AddBench(app),    AddQuantize(app),
+                                   AddEval(app), AddCalibrate(app)};
   if (argc == 1) {
     std::fputs(app.help().c_str(), stderr);
     return kBadUse;

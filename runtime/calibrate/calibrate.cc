@@ -44,17 +44,22 @@ Calibration::Calibration(Model& model, WindowSpan calibration, WindowSpan held_o
 Result<CalibrateResult> Calibration::Run() {
   TQ_RETURN_IF_ERROR(Prepare());
   TQ_RETURN_IF_ERROR(Observe());
-  TQ_RETURN_IF_ERROR(MeasureFormats());
-  TQ_RETURN_IF_ERROR(MeasureLayers());
-  TQ_RETURN_IF_ERROR(MeasureHeads());
-  TQ_RETURN_IF_ERROR(Search());
-  TQ_RETURN_IF_ERROR(Align());
+  if (options_.uniform) {
+    TQ_RETURN_IF_ERROR(ChooseBase());
+  } else {
+    TQ_RETURN_IF_ERROR(MeasureFormats());
+    TQ_RETURN_IF_ERROR(MeasureLayers());
+    TQ_RETURN_IF_ERROR(MeasureHeads());
+    TQ_RETURN_IF_ERROR(Search());
+    TQ_RETURN_IF_ERROR(Align());
+  }
   TQ_RETURN_IF_ERROR(Verify());
   Finish();
   return std::move(result_);
 }
 
 Status Calibration::Prepare() {
+  TQ_CHECK(options_.pool != nullptr);
   if (site_windows_.empty() || held_out_.empty()) {
     return InvalidArgument("calibration needs texts that are longer than the recent window of ",
                            options_.recent_len, " tokens, and held-out ones; found ",
@@ -71,7 +76,8 @@ Status Calibration::Prepare() {
   costs_.num_kv_heads = arch_.num_kv_heads;
   costs_.head_dim = arch_.head_dim;
   costs_.costs.resize(NumHeads());
-  TQ_ASSIGN_OR_RETURN(ladder_, MakeLadder(options_.base, options_.bits, /*center=*/true));
+  TQ_ASSIGN_OR_RETURN(
+      ladder_, MakeLadder(options_.base, options_.bits, /*center=*/true, options_.group_lens));
   TQ_ASSIGN_OR_RETURN(metric_, OutputMetric::FromModel(model_));
   journal_ = options_.journal != nullptr ? options_.journal : &own_journal_;
   budget_bits_ = options_.budget_bits;
@@ -82,7 +88,7 @@ Status Calibration::Prepare() {
   const auto full = static_cast<double>(NumChosenLayers());
   const auto site = static_cast<double>(CountTokens(site_windows_));
   const auto search = static_cast<double>(CountTokens(search_windows_));
-  const double rungs = 2.0 * static_cast<double>(options_.bits.size());
+  const auto rungs = static_cast<double>(ladder_.k.size() + ladder_.v.size());
   const double head_sites = full * 2 * arch_.num_kv_heads * options_.measured_heads;
   work_ = WorkProgress(
       options_.progress,
@@ -121,12 +127,35 @@ Status Calibration::BudgetOfBytes(size_t max_bytes) {
   return OkStatus();
 }
 
+Status Calibration::ChooseBase() {
+  std::array<int, 2> rungs{};
+  for (const int side : {0, 1}) {
+    const Codec& base = side == 0 ? options_.base.k : options_.base.v;
+    const std::vector<Codec>& there = ladder_.of(kSides[side]);
+    const auto at = std::find_if(there.begin(), there.end(),
+                                 [&](const Codec& c) { return c.bits == base.bits; });
+    if (at == there.end()) {
+      return InvalidArgument("a uniform profile of ", base.bits,
+                             " bits: the widths that may be given do not hold them");
+    }
+    rungs[static_cast<size_t>(side)] = static_cast<int>(at - there.begin());
+  }
+  ChosenFormats all;
+  all.rungs.assign(NumHeads(), rungs);
+  result_.chosen = {"uniform " + RungsName(ladder_, rungs[0], rungs[1]),
+                    all.rungs,
+                    BitsOf(ladder_, costs_, all),
+                    0,
+                    {}};
+  return OkStatus();
+}
+
 // On text that nothing was chosen by, against the uniform format that takes as many bytes.
 Status Calibration::Verify() {
-  const std::optional<CalibrateTrial> uniform = Uniform(result_.chosen.bits);
+  const std::optional<CalibrateTrial> uniform =
+      options_.uniform ? std::nullopt : Uniform(result_.chosen.bits);
   ChosenFormats floor;
-  floor.rungs.assign(
-      NumHeads(), {static_cast<int>(ladder_.k.size()) - 1, static_cast<int>(ladder_.v.size()) - 1});
+  floor.rungs.assign(NumHeads(), {TopRung(0), TopRung(1)});
   std::vector<Stream> streams = {{"profile", &model_, ConfigOf(result_.chosen.rungs)},
                                  {"floor", &model_, ConfigOf(floor.rungs)}};
   if (uniform) streams.push_back({uniform->name, &model_, ConfigOf(uniform->rungs)});

@@ -31,8 +31,11 @@ enum class Objective { kKld, kCosine };
 struct CalibrateOptions {
   HeadFormat base;  // axes of all formats but their bits: trellis, groups, anchors
   std::vector<int> bits = {2, 3, 4, 5, 6, 8};  // what may be given; the first is the floor
+  std::vector<int> group_lens = {kGroupHead};  // of scales, for each width; see MakeLadder
   int64_t context_len = 2048;
   int recent_len = 256, sink_len = 4;
+  // Every head gets `base` as it is; only statistics are measured, and the proof.
+  bool uniform = false;
   // With a budget (bits per value of sealed blocks, everything counted) the least KL within it;
   // without one the fewest bits that reach the target.
   std::optional<double> budget_bits;

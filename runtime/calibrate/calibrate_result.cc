@@ -46,6 +46,23 @@ std::string ProfileName(const CalibrateResult& r) {
   return r.kept_uniform ? r.chosen.name : "this profile";
 }
 
+// Without sensitivities, as in a uniform profile, there is nothing to show.
+std::string LayerTable(const CalibrateResult& r) {
+  if (r.trials.empty()) return "";
+  std::string out = "layer";
+  for (const Column& c : kColumns) out += fmt::format("  {}", c.name);
+  out += "\n";
+  for (size_t l = 0; l < r.layers.size(); ++l) {
+    out += fmt::format("{:>5}", l);
+    for (const Column& c : kColumns) {
+      const std::string value = fmt::format(fmt::runtime(c.format), r.layers[l].*c.value);
+      out += fmt::format("  {:>{}}", value, std::string_view(c.name).size());
+    }
+    out += r.layers[l].raised ? "  raised\n" : "\n";
+  }
+  return out + "\n";
+}
+
 }  // namespace
 
 nlohmann::ordered_json CalibrateJson(const CalibrateResult& r) {
@@ -117,18 +134,8 @@ nlohmann::ordered_json CalibrateJson(const CalibrateResult& r) {
 }
 
 std::string CalibrateText(const CalibrateResult& r) {
-  std::string out = "layer";
-  for (const Column& c : kColumns) out += fmt::format("  {}", c.name);
-  out += "\n";
-  for (size_t l = 0; l < r.layers.size(); ++l) {
-    out += fmt::format("{:>5}", l);
-    for (const Column& c : kColumns) {
-      const std::string value = fmt::format(fmt::runtime(c.format), r.layers[l].*c.value);
-      out += fmt::format("  {:>{}}", value, std::string_view(c.name).size());
-    }
-    out += r.layers[l].raised ? "  raised\n" : "\n";
-  }
-  out += fmt::format("\nHeld-out text, {} windows:\n{:<24} {:>6}  {:<19}  {:<6}  {:<7}  {}\n",
+  std::string out = LayerTable(r);
+  out += fmt::format("Held-out text, {} windows:\n{:<24} {:>6}  {:<19}  {:<6}  {:<7}  {}\n",
                      r.held_out.window_means.size(), "", "bits", "KL mean", "99 %", "same top",
                      "ppl ratio");
   out += HeldOutLine(ProfileName(r), r.chosen.bits, r.held_out);

@@ -68,6 +68,8 @@ class Calibration {
   Status Prepare();
   Status BudgetOfBytes(size_t max_bytes);
 
+  Status ChooseBase();
+
   // --- Sensitivity ------------------------------------------------------------------------------
   Status Observe();
   Status MeasureFormats();
@@ -76,6 +78,7 @@ class Calibration {
   HeadFormat OneSide(int side, int rung) const;
   Result<std::vector<std::vector<AttentionError>>> AttentionErrors(
       std::span<const CacheConfig> configs, WindowSpan windows, bool scores, Stage stage);
+  int TopRung(int side) const { return static_cast<int>(ladder_.of(kSides[side]).size()) - 1; }
   double Error(size_t head, int side, size_t rung) const {
     return errors_[static_cast<size_t>(side) * ladder_.k.size() + rung][head].error;
   }

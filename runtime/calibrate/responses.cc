@@ -4,6 +4,7 @@
 
 #include "runtime/calibrate/plain.h"
 #include "runtime/engine/session.h"
+#include "turboquant/base/numeric.h"
 
 namespace tq {
 namespace {
@@ -49,10 +50,12 @@ Result<Responses> AddResponses(Model& model, const Tokenizer& tokenizer,
       out.sequences.push_back(*std::move(sequence));
       continue;
     }
+    const std::string text = item.body + item.text;
+    const uint64_t request = Hash64(text.data(), text.size(), 0);
     for (int round = 0; round < options.rounds; ++round) {
       TQ_ASSIGN_OR_RETURN(
           const nlohmann::json tokens,
-          journal->Get(StrCat("answer ", i, ".", round), [&]() -> Result<nlohmann::json> {
+          journal->Get(StrCat("answer ", request, " ", round), [&]() -> Result<nlohmann::json> {
             TQ_ASSIGN_OR_RETURN(const std::vector<TokenId> answer,
                                 Answer(model, tokenizer, sequence->tokens,
                                        options.seed + static_cast<uint64_t>(round), options));

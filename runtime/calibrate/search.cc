@@ -28,7 +28,7 @@ Result<CalibrateTrial> Calibration::Choose(std::string name, const ChoiceRequest
 Status Calibration::MeasureTrials(std::vector<CalibrateTrial*> trials, Stage stage) {
   const auto key = [](const CalibrateTrial& t) {
     std::string name = "trial ";
-    for (const auto& r : t.rungs) name += StrCat(r[0], r[1]);
+    for (const auto& r : t.rungs) name += StrCat(r[0], ' ', r[1], ' ');
     return name;
   };
   std::vector<Stream> streams;
@@ -72,9 +72,8 @@ Result<std::vector<StreamScores>> Calibration::Divergence(std::span<const Stream
 // The uniform formats with the most bits within a budget; of equal ones those of least cost.
 std::optional<CalibrateTrial> Calibration::Uniform(double max_bits) const {
   std::optional<CalibrateTrial> best;
-  const auto rungs = static_cast<int>(ladder_.k.size());
-  for (int k = 0; k < rungs; ++k) {
-    for (int v = 0; v < rungs; ++v) {
+  for (int k = 0; k <= TopRung(0); ++k) {
+    for (int v = 0; v <= TopRung(1); ++v) {
       ChosenFormats all;
       all.rungs.assign(NumHeads(), {k, v});
       const double bits = BitsOf(ladder_, costs_, all);
@@ -113,8 +112,11 @@ Status Calibration::Search() {
     // Shapes are compared at the bits that the target is predicted to take.
     ChoiceRequest at_target{.max_cost = options_.target_kld};
     if (options_.objective == Objective::kCosine) at_target = {.max_bits = 3.0};
-    TQ_ASSIGN_OR_RETURN(const ChosenFormats chosen, ChooseFormats(ladder_, costs_, at_target));
-    budget = chosen.bits;
+    const Result<ChosenFormats> chosen = ChooseFormats(ladder_, costs_, at_target);
+    if (!chosen.ok()) {
+      return chosen.status().WithContext(StrCat("a mean KL of ", options_.target_kld));
+    }
+    budget = chosen->bits;
   }
   for (const Shape& s : kShapes) {
     if (options_.granularity && *options_.granularity != s.granularity) continue;
@@ -154,7 +156,7 @@ Status Calibration::Search() {
 Status Calibration::ReachTarget(ChoiceRequest request, const std::string& name) {
   constexpr int kRounds = 4;
   std::optional<CalibrateTrial> reached;
-  double scale = result_.scale;
+  double scale = result_.scale > 0 ? result_.scale : 1;
   for (int round = 0; round < kRounds; ++round) {
     request.max_bits.reset();
     request.max_cost = options_.target_kld / scale;
@@ -188,12 +190,13 @@ Status Calibration::ReachTarget(ChoiceRequest request, const std::string& name) 
 // Layers whose attention is much worse matched than the others' are raised, within the budget.
 Status Calibration::Align() {
   constexpr int kRounds = 3;
-  constexpr double kTimesMedian = 4;
+  // Errors that are small by themselves are never out of line: 0.1 is a cosine of about 0.995.
+  constexpr double kTimesMedian = 3, kLeast = 0.1;
   const WindowSpan windows = TakeWindows(search_windows_, options_.context_len);
   const auto measure = [&](const CalibrateTrial& trial,
                            std::vector<AttentionError>* out) -> Status {
     std::string key = "aligned:";
-    for (const auto& r : trial.rungs) key += StrCat(r[0], r[1]);
+    for (const auto& r : trial.rungs) key += StrCat(r[0], ' ', r[1], ' ');
     TQ_ASSIGN_OR_RETURN(const nlohmann::json j, journal_->Get(key, [&]() -> Result<nlohmann::json> {
       const CacheConfig config = ConfigOf(trial.rungs);
       TQ_ASSIGN_OR_RETURN(const auto errors, AttentionErrors({&config, 1}, windows, true, kAlign));
@@ -224,7 +227,7 @@ Status Calibration::Align() {
       if (!costs_.fixed[l]) sorted.push_back(result_.layers[l].output_error);
     }
     std::sort(sorted.begin(), sorted.end());
-    const double limit = std::sqrt(kTimesMedian) * sorted[sorted.size() / 2];
+    const double limit = std::max(kLeast, kTimesMedian * sorted[sorted.size() / 2]);
     std::vector<size_t> layers;
     for (size_t l = 0; l < result_.layers.size(); ++l) {
       if (!costs_.fixed[l] && result_.layers[l].output_error > limit) layers.push_back(l);
@@ -245,7 +248,6 @@ Status Calibration::Align() {
   ChoiceRequest request = request_;
   request.max_cost.reset();
   request.max_bits = budget_bits_.value_or(result_.chosen.bits);
-  const int top = static_cast<int>(ladder_.k.size()) - 1;
   std::vector<bool> raised(result_.layers.size());
   for (int round = 0; round < kRounds && !bad.empty(); ++round) {
     request.least_rungs.resize(NumHeads(), {0, 0});
@@ -259,7 +261,7 @@ Status Calibration::Align() {
       }
       const int side = sides[0] >= sides[1] ? 0 : 1;
       for (size_t h = l * heads; h < (l + 1) * heads; ++h) {
-        request.least_rungs[h][side] = std::min(top, trial.rungs[h][side] + 1);
+        request.least_rungs[h][side] = std::min(TopRung(side), trial.rungs[h][side] + 1);
       }
       raised[l] = true;
       Say(StrCat("alignment: layer ", l, " has an attention output error of ",

@@ -35,8 +35,7 @@ Status Calibration::Observe() {
 HeadFormat Calibration::OneSide(int side, int rung) const {
   HeadFormat f;
   if (ladder_.anchors > 0) {
-    const int top = static_cast<int>(ladder_.k.size()) - 1;
-    return side == 0 ? ladder_.Format(rung, top) : ladder_.Format(top, rung);
+    return side == 0 ? ladder_.Format(rung, TopRung(1)) : ladder_.Format(TopRung(0), rung);
   }
   (side == 0 ? f.k : f.v) = ladder_.of(kSides[side])[static_cast<size_t>(rung)];
   return f;
@@ -45,9 +44,9 @@ HeadFormat Calibration::OneSide(int side, int rung) const {
 Status Calibration::MeasureFormats() {
   std::vector<CacheConfig> configs;
   for (int side = 0; side < 2; ++side) {
-    for (size_t r = 0; r < ladder_.k.size(); ++r) {
+    for (int r = 0; r <= TopRung(side); ++r) {
       CacheConfig& c = configs.emplace_back(base_);
-      ForEachHead([&](size_t h) { c.formats[h] = OneSide(side, static_cast<int>(r)); });
+      ForEachHead([&](size_t h) { c.formats[h] = OneSide(side, r); });
     }
   }
   // Half of the sites' text: sums over many queries settle sooner than KL does.
@@ -188,7 +187,7 @@ void Calibration::FillCosts(const std::vector<std::array<double, 2>>& floor) {
     }
     for (int side = 0; side < 2; ++side) {
       std::vector<double>& costs = costs_.costs[h][side];
-      for (size_t r = 0; r < ladder_.k.size(); ++r) {
+      for (int r = 0; r <= TopRung(side); ++r) {
         double cost = 0;
         if (costs_.fixed[layer]) {
           cost = 0;

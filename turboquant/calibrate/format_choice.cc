@@ -69,25 +69,36 @@ HeadFormat FormatLadder::Format(int k_rung, int v_rung) const {
   return f;
 }
 
-Result<FormatLadder> MakeLadder(const HeadFormat& base, const std::vector<int>& bits, bool center) {
+Result<FormatLadder> MakeLadder(const HeadFormat& base, const std::vector<int>& bits, bool center,
+                                const std::vector<int>& group_lens) {
+  if (bits.empty() || group_lens.empty()) {
+    return InvalidArgument("a ladder of formats needs at least one width and group length");
+  }
   FormatLadder ladder;
   ladder.anchors = base.anchors;
   ladder.anchor_bits = base.anchor_bits;
-  const auto codec = [](const Codec& like, int width) -> Result<Codec> {
-    TQ_ASSIGN_OR_RETURN(Codec c, DefaultCodec(width));
-    if (like.is_grouped()) c = WithGroups(c, like.group_len);
-    if (like.codebook == Codebook::kTrellis && width <= 4) c.codebook = Codebook::kTrellis;
-    return c;
-  };
-  for (const int width : bits) {
-    TQ_ASSIGN_OR_RETURN(Codec k, codec(base.k, width));
-    if (center) k = WithCenter(k, Center::kRopeMean);
-    ladder.k.push_back(k);
-    TQ_ASSIGN_OR_RETURN(ladder.v.emplace_back(), codec(base.v, width));
+  for (const Side side : kSides) {
+    const Codec& like = side == Side::kK ? base.k : base.v;
+    std::vector<Codec>& rungs = side == Side::kK ? ladder.k : ladder.v;
+    for (const int width : bits) {
+      TQ_ASSIGN_OR_RETURN(Codec codec, DefaultCodec(width));
+      if (like.codebook == Codebook::kTrellis && width <= 4) codec.codebook = Codebook::kTrellis;
+      for (const int group_len : group_lens) {
+        Codec c = codec;
+        if (group_len != kGroupHead && (like.is_grouped() || c.codebook == Codebook::kTrellis)) {
+          continue;
+        }
+        c.group_len = group_len;
+        if (like.is_grouped()) c = WithGroups(c, like.group_len);
+        if (center && side == Side::kK) c = WithCenter(c, Center::kRopeMean);
+        rungs.push_back(c);
+      }
+    }
   }
-  if (bits.empty()) return InvalidArgument("a ladder of formats needs at least one width");
-  for (size_t r = 0; r < bits.size(); ++r) {
-    TQ_RETURN_IF_ERROR(ValidateFormat(ladder.Format(static_cast<int>(r), static_cast<int>(r))));
+  for (size_t r = 0; r < std::max(ladder.k.size(), ladder.v.size()); ++r) {
+    TQ_RETURN_IF_ERROR(
+        ValidateFormat(ladder.Format(static_cast<int>(std::min(r, ladder.k.size() - 1)),
+                                     static_cast<int>(std::min(r, ladder.v.size() - 1)))));
   }
   return ladder;
 }

@@ -18,9 +18,11 @@ struct FormatLadder {
   const std::vector<Codec>& of(Side side) const { return side == Side::kK ? k : v; }
   HeadFormat Format(int k_rung, int v_rung) const;
 };
-// The widths `bits` (ascending) with the other axes of `base`: trellis up to 4 bits, groups,
-// anchors; K centred if `center`. Errors of ValidateFormat.
-Result<FormatLadder> MakeLadder(const HeadFormat& base, const std::vector<int>& bits, bool center);
+// The widths `bits` (ascending) with the other axes of `base`: trellis up to 4 bits, affine groups,
+// anchors; K centred if `center`. `group_lens` (descending, kGroupHead first): each width once for
+// each of them, where base has no groups and the code book allows it. Errors of ValidateFormat.
+Result<FormatLadder> MakeLadder(const HeadFormat& base, const std::vector<int>& bits, bool center,
+                                const std::vector<int>& group_lens = {kGroupHead});
 
 // What every rung of every head's K and V is predicted to add to the objective. Layers with a
 // sliding window keep their format and are not among the heads.

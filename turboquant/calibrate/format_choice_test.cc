@@ -110,6 +110,15 @@ TEST(FormatChoice, ALadderKeepsTheAxesOfItsBase) {
   EXPECT_EQ(ladder.v[2].codebook, Codebook::kTrellis);
   EXPECT_EQ(ladder.v[3].codebook, Codebook::kUniform);
   EXPECT_EQ(ladder.Format(0, 5).anchors, 1);
+  const FormatLadder grouped = *MakeLadder(*ParsePreset("k3v2"), {2, 3}, true, {kGroupHead, 32});
+  ASSERT_EQ(grouped.v.size(), 4u);
+  EXPECT_EQ(grouped.v[1].group_len, 32);
+  EXPECT_EQ(grouped.v[1].zero, Zero::kSymmetric);
+  EXPECT_EQ(grouped.v[2].group_len, kGroupHead);
+  // Trellis codes have no groups; affine groups are those of the base.
+  EXPECT_EQ(MakeLadder(*ParsePreset("k3v2-trellis"), {2, 8}, true, {kGroupHead, 32})->k.size(), 3u);
+  EXPECT_EQ(MakeLadder(*ParsePreset("k4v4-group64"), {2, 8}, false, {kGroupHead, 32})->k.size(),
+            2u);
   EXPECT_EQ(MakeLadder(*ParsePreset("k3v2"), {7}, true).status().code(), StatusCode::kUnsupported);
 }
 

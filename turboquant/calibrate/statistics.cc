@@ -13,29 +13,40 @@ VectorStatistics::VectorStatistics(const RopeFrequencies& rope, int head_dim, in
       tokens_(static_cast<size_t>(num_layers)),
       sums_(static_cast<size_t>(num_layers) * heads * head_dim),
       squares_(sums_.size()),
-      cos_(rope.inv_freq.size()),
-      sin_(rope.inv_freq.size()),
       row_(static_cast<size_t>(head_dim)) {}
 
+void VectorStatistics::SetPositions(int64_t first_pos, int count) {
+  const size_t half = rope_.inv_freq.size(), n = static_cast<size_t>(count) * half;
+  if (first_pos == first_pos_ && cos_.size() == n) return;
+  first_pos_ = first_pos;
+  cos_.resize(n);
+  sin_.resize(n);
+  for (size_t at = 0; at < n; ++at) {
+    const double angle = double{rope_.inv_freq[at % half]} *
+                         static_cast<double>(first_pos + static_cast<int64_t>(at / half));
+    cos_[at] = static_cast<float>(std::cos(angle) / rope_.attention_scale);
+    sin_[at] = static_cast<float>(std::sin(angle) / rope_.attention_scale);
+  }
+}
+
 void VectorStatistics::Add(int layer, int64_t first_pos, int count, const float* rows) {
+  SetPositions(first_pos, count);
   const size_t half = rope_.inv_freq.size(), dim = row_.size();
   for (int t = 0; t < count; ++t) {
-    for (size_t i = 0; i < half; ++i) {
-      const double angle = double{rope_.inv_freq[i]} * static_cast<double>(first_pos + t);
-      cos_[i] = std::cos(angle) / rope_.attention_scale;
-      sin_[i] = std::sin(angle) / rope_.attention_scale;
-    }
+    const float* c = cos_.data() + static_cast<size_t>(t) * half;
+    const float* s = sin_.data() + static_cast<size_t>(t) * half;
     for (int h = 0; h < heads_; ++h) {
       const float* x = rows + (static_cast<size_t>(t) * heads_ + h) * dim;
       std::copy_n(x, dim, row_.begin());
       for (size_t i = 0; i < half; ++i) {
-        row_[i] = x[i] * cos_[i] + x[i + half] * sin_[i];
-        row_[i + half] = x[i + half] * cos_[i] - x[i] * sin_[i];
+        row_[i] = x[i] * c[i] + x[i + half] * s[i];
+        row_[i + half] = x[i + half] * c[i] - x[i] * s[i];
       }
-      const size_t at = (static_cast<size_t>(layer) * heads_ + h) * dim;
+      double* sum = &sums_[(static_cast<size_t>(layer) * heads_ + h) * dim];
+      double* square = &squares_[(static_cast<size_t>(layer) * heads_ + h) * dim];
       for (size_t i = 0; i < dim; ++i) {
-        sums_[at + i] += row_[i];
-        squares_[at + i] += row_[i] * row_[i];
+        sum[i] += row_[i];
+        square[i] += double{row_[i]} * row_[i];
       }
     }
   }

@@ -31,11 +31,16 @@ class VectorStatistics {
   Outlier LargestChannel(size_t head) const;
 
  private:
+  void SetPositions(int64_t first_pos, int count);
+
   RopeFrequencies rope_;
   int head_dim_, heads_;
-  std::vector<int64_t> tokens_;          // [layers]
-  std::vector<double> sums_, squares_;   // [layers * heads][head_dim]
-  std::vector<double> cos_, sin_, row_;  // of one position; one vector
+  std::vector<int64_t> tokens_;         // [layers]
+  std::vector<double> sums_, squares_;  // [layers * heads][head_dim]
+  // Of the rows that were added last: layers come one after the other at the same positions.
+  int64_t first_pos_ = -1;
+  std::vector<float> cos_, sin_;  // [count][frequencies]
+  std::vector<float> row_;        // one vector
 };
 
 }  // namespace tq

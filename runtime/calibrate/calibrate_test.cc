@@ -1,0 +1,344 @@
+#include "runtime/calibrate/calibrate.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+
+#include "runtime/calibrate/plain.h"
+#include "runtime/calibrate/responses.h"
+#include "runtime/calibrate/site_runs.h"
+#include "runtime/evaluate/fakes_for_test.h"
+#include "runtime/model/tiny_llama_for_test.h"
+#include "turboquant/base/file.h"
+
+namespace tq {
+namespace {
+
+constexpr int kLayers = 4, kHeads = 2, kGroup = 2, kDim = 16;
+
+// A llama of four layers whose matrices a test may change before it is loaded.
+class Planted {
+ public:
+  Planted() : pool_(2) {
+    tiny_.num_layers = kLayers;
+    tiny_.bias = true;
+    bytes_ = tiny_.Build();
+  }
+  // Multiplies columns [from, to) of a matrix of `columns`; all rows.
+  void Scale(const std::string& name, float factor, int columns, int from, int to) {
+    const auto file = GgufFile::Parse(std::as_bytes(std::span(bytes_)), "tiny");
+    const GgufTensor* t = file->FindTensor(name);
+    ASSERT_NE(t, nullptr) << name;
+    char* data = bytes_.data() + (reinterpret_cast<const char*>(t->data.data()) - bytes_.data());
+    for (size_t i = 0; i < t->data.size() / 4; ++i) {
+      const int column = static_cast<int>(i) % columns;
+      if (column < from || column >= to) continue;
+      float x;
+      std::memcpy(&x, data + 4 * i, 4);
+      x *= factor;
+      std::memcpy(data + 4 * i, &x, 4);
+    }
+  }
+  void ScaleAll(const std::string& name, float factor) { Scale(name, factor, 1, 0, 1); }
+  LlamaModel& Load() {
+    auto model = tiny_.Make(bytes_, pool_);
+    TQ_CHECK(model.ok());
+    model_ = std::move(*model);
+    return *model_;
+  }
+  ThreadPool& pool() { return pool_; }
+
+ private:
+  TinyLlama tiny_;
+  ThreadPool pool_;
+  std::string bytes_;
+  std::unique_ptr<LlamaModel> model_;
+};
+
+std::vector<std::vector<TokenId>> SomeWindows(int count, uint64_t seed, int length = 420) {
+  std::vector<std::vector<TokenId>> windows(static_cast<size_t>(count));
+  for (auto& w : windows) {
+    for (int t = 0; t < length; ++t) {
+      w.push_back(static_cast<TokenId>(SplitMix64(seed) % 50));
+    }
+  }
+  return windows;
+}
+
+// A short window, so that short texts show something.
+CalibrateOptions Options(Planted& planted) {
+  CalibrateOptions o;
+  o.base = *ParsePreset("k3v2");
+  o.bits = {2, 3, 4, 8};
+  o.context_len = 420;
+  o.recent_len = 64;
+  o.sink_len = 1;
+  o.site_tokens = o.search_tokens = 840;
+  o.held_out_tokens = 1260;
+  o.pool = &planted.pool();
+  return o;
+}
+
+double Bits(const CalibrateResult& r, int layer, int head, Side side) {
+  const HeadFormat& f = r.profile.formats[static_cast<size_t>(layer * kHeads + head)];
+  return (side == Side::kK ? f.k : f.v).bits;
+}
+
+TEST(Calibrate, APlantedLayerIsFoundAndRaised) {
+  Planted planted;
+  // Sharp attention that counts: what an error of a key does grows with the query.
+  planted.ScaleAll("blk.2.attn_q.weight", 4);
+  planted.ScaleAll("blk.2.attn_q.bias", 4);
+  planted.ScaleAll("blk.2.attn_output.weight", 3);
+  Model& model = planted.Load();
+  CalibrateOptions o = Options(planted);
+  o.budget_bits = 3.6;
+  o.granularity = Granularity::kLayer;
+  const auto r = Calibrate(model, SomeWindows(4, 1), SomeWindows(3, 2), o);
+  ASSERT_TRUE(r.ok()) << r.status().ToString();
+  for (const int other : {0, 1, 3}) {
+    EXPECT_GT(r->layers[2].k_kld, 2 * r->layers[static_cast<size_t>(other)].k_kld) << other;
+    EXPECT_GT(r->layers[2].k_bits, r->layers[static_cast<size_t>(other)].k_bits) << other;
+  }
+  EXPECT_LE(r->chosen.bits, 3.6);
+  // On text that nothing was chosen by, it beats the uniform format of as many bytes.
+  EXPECT_FALSE(r->kept_uniform);
+  EXPECT_LE(r->uniform_bits, r->chosen.bits);
+  EXPECT_LT(r->held_out.kld.mean(), 0.8 * r->held_out_uniform.kld.mean());
+  EXPECT_TRUE(r->profile.quality->passed || r->profile.quality->gate_kld_mean > 0);
+  EXPECT_EQ(r->profile.quality->held_out_tokens, 3 * 420);
+}
+
+TEST(Calibrate, APlantedHeadIsFoundAndRaised) {
+  Planted planted;
+  // What head 1 of layer 1 says counts six times as much.
+  planted.Scale("blk.1.attn_output.weight", 6, kHeads * kGroup * kDim, kGroup * kDim,
+                2 * kGroup * kDim);
+  Model& model = planted.Load();
+  CalibrateOptions o = Options(planted);
+  o.budget_bits = 3.6;
+  o.granularity = Granularity::kHead;
+  const auto r = Calibrate(model, SomeWindows(4, 1), SomeWindows(3, 2), o);
+  ASSERT_TRUE(r.ok()) << r.status().ToString();
+  EXPECT_GT(Bits(*r, 1, 1, Side::kV), Bits(*r, 1, 0, Side::kV));
+  for (const int layer : {0, 2, 3}) {
+    EXPECT_GT(Bits(*r, 1, 1, Side::kV), Bits(*r, layer, 0, Side::kV)) << layer;
+  }
+  EXPECT_LT(r->held_out.kld.mean(), r->held_out_uniform.kld.mean());
+}
+
+TEST(Calibrate, ReachesATargetWithFewerBitsWhenMoreIsAllowed) {
+  Planted planted;
+  Model& model = planted.Load();
+  CalibrateOptions o = Options(planted);
+  o.base = *ParsePreset("k3v2-anchor1");
+  Journal journal;  // what was measured serves both
+  o.journal = &journal;
+  o.target_kld = 1e-3;
+  const auto strict = Calibrate(model, SomeWindows(4, 1), SomeWindows(3, 2), o);
+  ASSERT_TRUE(strict.ok()) << strict.status().ToString();
+  EXPECT_EQ(strict->profile.formats[0].anchors, 1);
+  o.target_kld = 1e-2;
+  const auto loose = Calibrate(model, SomeWindows(4, 1), SomeWindows(3, 2), o);
+  ASSERT_TRUE(loose.ok()) << loose.status().ToString();
+  EXPECT_LT(loose->chosen.bits, strict->chosen.bits);
+  EXPECT_LE(strict->trials.back().window_means.size(), 2u);
+  o.target_kld = 1e-9;
+  EXPECT_EQ(Calibrate(model, SomeWindows(4, 1), SomeWindows(3, 2), o).status().code(),
+            StatusCode::kInvalidArgument);
+}
+
+// Stopped again and again, at whatever point: the profile is the same in every byte.
+TEST(Calibrate, ResumedEqualsUninterrupted) {
+  Planted planted;
+  Model& model = planted.Load();
+  CalibrateOptions o = Options(planted);
+  o.budget_bits = 3.2;
+  const auto calibration = SomeWindows(4, 1), held_out = SomeWindows(3, 2);
+  const auto whole = Calibrate(model, calibration, held_out, o);
+  ASSERT_TRUE(whole.ok()) << whole.status().ToString();
+
+  char folder[] = "/tmp/tq_calibrate_XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const std::string path = std::string(folder) + "/x.state";
+  int runs = 0;
+  for (bool finished = false; !finished; ++runs) {
+    ASSERT_LT(runs, 100);
+    std::string note;
+    auto journal = Journal::Open(path, 77, &note);
+    ASSERT_TRUE(journal.ok());
+    EXPECT_EQ(note.empty(), !FileExists(path));
+    int calls = 0;
+    o.journal = &*journal;
+    // The last stage takes longer than one piece of the others.
+    o.progress = [&](size_t, size_t, const std::string&) { return ++calls < 60 + 20 * runs; };
+    const auto part = Calibrate(model, calibration, held_out, o);
+    finished = part.ok();
+    if (!finished) {
+      ASSERT_EQ(part.status().code(), StatusCode::kCancelled) << part.status().ToString();
+      continue;
+    }
+    EXPECT_EQ(part->profile.ToJson(), whole->profile.ToJson());
+    EXPECT_EQ(part->profile.k_means, whole->profile.k_means);
+  }
+  EXPECT_GT(runs, 2);
+  // Another hash begins anew, and says so; what is no journal is refused.
+  std::string note;
+  ASSERT_TRUE(Journal::Open(path, 78, &note).ok());
+  EXPECT_NE(note.find("beginning anew"), std::string::npos) << note;
+  ASSERT_TRUE(WriteFileAtomic(path, "{\"inputs\": 77}").ok());
+  EXPECT_EQ(Journal::Open(path, 77, &note).status().code(), StatusCode::kDataLoss);
+  ASSERT_EQ(std::system(("rm -r " + std::string(folder)).c_str()), 0);
+}
+
+TEST(Calibrate, SaysWhatCannotBe) {
+  Planted planted;
+  Model& model = planted.Load();
+  CalibrateOptions o = Options(planted);
+  const auto short_windows = SomeWindows(4, 1, 150);
+  const Status none = Calibrate(model, short_windows, short_windows, o).status();
+  EXPECT_EQ(none.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(none.message().find("longer than the recent window of 64 tokens"), std::string::npos)
+      << none.message();
+  o.max_cache_bytes = 1000;
+  const Status small = Calibrate(model, SomeWindows(2, 1), SomeWindows(2, 2), o).status();
+  EXPECT_NE(
+      small.message().find("a cache of 1000 bytes for 420 tokens; with the smallest formats "),
+      std::string::npos)
+      << small.message();
+}
+
+// A run that begins at a layer gives what a whole run gives.
+TEST(MeasureSites, EqualsWholeRuns) {
+  Planted planted;
+  Model& model = planted.Load();
+  const auto windows = SomeWindows(2, 5);
+  std::vector<SiteRun> sites;
+  std::vector<Stream> streams;
+  for (int layer = 0; layer < kLayers; ++layer) {
+    SiteRun run{layer, model.MakeCacheConfig()};
+    run.config.recent_len = 64;
+    run.config.formats[static_cast<size_t>(layer) * kHeads + 1] = *ParsePreset("k2v3");
+    sites.push_back(run);
+    streams.push_back({"site", &model, run.config});
+  }
+  SiteRunOptions o;
+  o.pool = &planted.pool();
+  o.max_bytes = 1;  // one at a time
+  const auto alone = MeasureSites(model, sites, windows, o);
+  o.max_bytes = size_t{1} << 30;
+  const auto together = MeasureSites(model, sites, windows, o);
+  ASSERT_TRUE(alone.ok() && together.ok());
+  EXPECT_EQ(*alone, *together);
+  DivergenceOptions d;
+  d.first_scored = 3 * kPageLen;  // the first position that reads a sealed block
+  const auto whole =
+      MeasureDivergence({"f16", &model, model.MakeCacheConfig()}, streams, windows, d);
+  ASSERT_TRUE(whole.ok());
+  for (size_t s = 0; s < sites.size(); ++s) {
+    for (size_t w = 0; w < windows.size(); ++w) {
+      EXPECT_NEAR((*together)[s][w], (*whole)[s].window_means[w], 1e-9) << s << ' ' << w;
+      EXPECT_GT((*together)[s][w], 0);
+    }
+  }
+}
+
+TEST(MeasureAttentionErrors, FallsWithBitsAndIsNothingForPlainRows) {
+  Planted planted;
+  Model& model = planted.Load();
+  const auto metric = OutputMetric::FromModel(model);
+  ASSERT_TRUE(metric.ok());
+  std::vector<CacheConfig> configs;
+  for (const char* name : {"f16", "k8v8", "k4v4", "k2v2"}) {
+    CacheConfig& c = configs.emplace_back(model.MakeCacheConfig());
+    c.recent_len = 64;
+    for (HeadFormat& f : c.formats) f = *ParsePreset(name);
+  }
+  AttentionErrorOptions o;
+  o.pool = &planted.pool();
+  o.scores = true;
+  const auto errors = MeasureAttentionErrors(model, *metric, configs, SomeWindows(2, 3), o);
+  ASSERT_TRUE(errors.ok()) << errors.status().ToString();
+  for (size_t h = 0; h < static_cast<size_t>(kLayers * kHeads); ++h) {
+    double last = -1;
+    for (size_t c = 0; c < configs.size(); ++c) {
+      const AttentionError& e = (*errors)[c][h];
+      EXPECT_GT(e.error / e.energy, last) << c;
+      last = e.error / e.energy;
+    }
+    EXPECT_LT((*errors)[0][h].error / (*errors)[0][h].energy, 1e-6);
+    EXPECT_GT((*errors)[0][h].score_agreement, 0.999);
+    EXPECT_GT((*errors)[0][h].cosine, 0.9999);
+    EXPECT_LT((*errors)[3][h].score_agreement, (*errors)[1][h].score_agreement);
+    EXPECT_LT((*errors)[3][h].cosine, (*errors)[1][h].cosine);
+  }
+}
+
+TEST(MeasureStatistics, FindsTheBiasOfKeys) {
+  Planted planted;
+  Model& model = planted.Load();
+  const auto s = MeasureStatistics(model, SomeWindows(2, 4, 520), {}, nullptr);
+  ASSERT_TRUE(s.ok());
+  EXPECT_EQ(s->tokens, 1040);
+  for (size_t h = 0; h < s->heads.size(); ++h) {
+    const std::vector<float>& bias = model.KBias()[h];
+    double dot = 0, aa = 0, bb = 0;
+    for (size_t i = 0; i < bias.size(); ++i) {
+      dot += double{bias[i]} * s->heads[h].k_mean[i];
+      aa += double{bias[i]} * bias[i];
+      bb += double{s->heads[h].k_mean[i]} * s->heads[h].k_mean[i];
+    }
+    EXPECT_GT(dot / std::sqrt(aa * bb), 0.8) << h;
+    EXPECT_EQ(s->heads[h].queries.means.size(), static_cast<size_t>(kGroup));
+    EXPECT_GE(s->heads[h].k_outlier.ratio, 1);
+    EXPECT_GT(s->heads[h].v_rms, 0);
+  }
+  for (const LayerAttention& a : s->attention) {
+    EXPECT_GT(a.beyond[0], a.beyond[1]);
+    EXPECT_GT(a.beyond[1], a.beyond[2]);
+    EXPECT_LE(a.beyond[0], 1.0001);
+    EXPECT_GT(a.sinks, 0);
+  }
+}
+
+TEST(AddResponses, AnswersOnlyWhatHasNone) {
+  ThreadPool pool(1);
+  TinyModel model(pool);
+  const ByteTokenizer tokenizer;
+  const auto encoder = CorpusEncoder::Create(tokenizer);
+  ASSERT_TRUE(encoder.ok());
+  std::vector<CorpusItem> items(3);
+  items[0].kind = CorpusItem::Kind::kCompletion;
+  items[0].text = "no answer";
+  items[1].kind = CorpusItem::Kind::kCompletion;
+  items[1].text = "answered";
+  items[1].answer = RecordedAnswer{"yes", "", "stop"};
+  items[2].text = "a text";
+  ResponseOptions o;
+  o.rounds = 3;
+  o.max_tokens = 7;
+  Journal journal;
+  const auto r = AddResponses(model, tokenizer, *encoder, items, o, &journal);
+  ASSERT_TRUE(r.ok()) << r.status().ToString();
+  ASSERT_EQ(r->sequences.size(), 5u);
+  EXPECT_EQ(r->generated, 3);
+  EXPECT_EQ(r->recorded, 1);
+  for (int round = 0; round < 3; ++round) {
+    const TokenSequence& s = r->sequences[static_cast<size_t>(round)];
+    EXPECT_EQ(s.prompt_len, 9u);
+    EXPECT_LE(s.tokens.size(), 16u);
+  }
+  EXPECT_NE(r->sequences[0].tokens, r->sequences[1].tokens);
+  // What was answered once is not answered again.
+  o.temperature = 0;
+  const auto again = AddResponses(model, tokenizer, *encoder, items, o, &journal);
+  EXPECT_EQ(again->sequences[0].tokens, r->sequences[0].tokens);
+  o.rounds = 0;
+  EXPECT_EQ(AddResponses(model, tokenizer, *encoder, items, o, &journal)->sequences.size(), 3u);
+}
+
+}  // namespace
+}  // namespace tq
