@@ -3,7 +3,8 @@
 
 usage: bench/calibration.py [--bases k3v2,k3v2-anchor1] [--uniform k3v2,k4v2,k4v4]
                             [--contexts 2048:8,8192:1] [--tokens 100000] [--granularities auto]
-                            [--folder build/calibration] [--name calibration.json]
+                            [--domains k3v2-anchor1@2.75] [--folder build/calibration]
+                            [--name calibration.json]
 
 Needs ./quickstart, Debian's perl-doc (the second genre) and the built tq.
 
@@ -19,7 +20,9 @@ import subprocess
 import sys
 
 from common import MODEL, ROOT, TEXT, TQ, machine, write
-from quality import BIBLE_TAIL, MANUALS, calibration_text, perl_text
+from quality import BIBLE_TAIL, CALIBRATION_MANUALS, MANUALS, calibration_text, perl_text
+
+GENRES = ("bible", "perl")
 
 
 def suffix(base):
@@ -36,15 +39,36 @@ def run(*command):
     return json.loads(result.stdout)
 
 
-def calibrate(folder, name, arguments):
+def calibrate(folder, name, arguments, data="calibration.txt"):
     """The profile and what tq calibrate said of it, made once."""
     profile, said = folder / f"{name}.tqprofile", folder / f"{name}.json"
     if not said.exists():
-        # One state for all budgets of a base: what is measured does not depend on the budget.
-        result = run(TQ, "calibrate", MODEL, "--data", folder / "calibration.txt", "--held-out-share",
+        result = run(TQ, "calibrate", MODEL, "--data", folder / data, "--held-out-share",
                      0.2, "--out", profile, "--json", *arguments)
         said.write_text(json.dumps(result), encoding="utf-8")
     return profile, json.loads(said.read_text(encoding="utf-8"))
+
+
+def measure(folder, context, windows, profiles):
+    """tq eval kld over windows of both genres; a row for each profile."""
+    measured = run(TQ, "eval", "kld", "--model", MODEL, "--data", folder / "bible.txt", "--data",
+                   folder / "perl.txt", "--context", context, "--windows", windows, "--kv",
+                   ",".join(str(p) for p in profiles), "--json")
+    return measured.get("floor"), measured.get("rows", [measured])
+
+
+def domains(o, common):
+    """A profile of one genre on the text of the other, beside the genre's own."""
+    base, budget = o.domains.split("@")
+    paths = [calibrate(o.folder, f"domain-{genre}", [*common, "--base", base, "--budget", budget],
+                       f"calibration-{genre}.txt")[0] for genre in GENRES]
+    _, rows = measure(o.folder, o.calibrate_at, o.domain_windows, paths)
+    out = {"base": base, "budget_bits": float(budget), "windows_of_each_text": o.domain_windows,
+           "kld_mean": {}}
+    for genre, row in zip(GENRES, rows):
+        out["kld_mean"][f"calibrated on {genre}"] = {t["name"]: t["kld"]["mean"]
+                                                     for t in row["by_text"]}
+    return out
 
 
 def summary(said):
@@ -62,7 +86,7 @@ def row_of(row, base, kind):
     out = {"base": base, "kind": kind}
     out.update({k: row[k] for k in keep if k in row})
     out["texts"] = [{k: t[k] for k in ("name", "kld", "ppl") if k in t}
-                    for t in row.get("texts", [])]
+                    for t in row.get("by_text", [])]
     return out
 
 
@@ -77,6 +101,8 @@ def main():
     parser.add_argument("--search-tokens", type=int, default=8192)
     parser.add_argument("--held-out-tokens", type=int, default=8192)
     parser.add_argument("--granularities", default="auto")
+    parser.add_argument("--domains", default="", help="BASE@BITS: each genre by the other's profile")
+    parser.add_argument("--domain-windows", type=int, default=4)
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build" / "calibration")
     parser.add_argument("--name", default="calibration.json")
     o = parser.parse_args()
@@ -86,7 +112,9 @@ def main():
             return 2
     o.folder.mkdir(parents=True, exist_ok=True)
     texts = {"calibration.txt": calibration_text(), "perl.txt": perl_text(MANUALS),
-             "bible.txt": TEXT.read_text(encoding="utf-8")[:-BIBLE_TAIL]}
+             "bible.txt": TEXT.read_text(encoding="utf-8")[:-BIBLE_TAIL],
+             "calibration-bible.txt": TEXT.read_text(encoding="utf-8")[-BIBLE_TAIL:],
+             "calibration-perl.txt": perl_text(CALIBRATION_MANUALS)}
     if not texts["perl.txt"]:
         print("no Perl manuals found: apt-get install perl-doc", file=sys.stderr)
         return 2
@@ -99,33 +127,28 @@ def main():
     for base in o.bases.split(","):
         for uniform in o.uniform.split(","):
             name = uniform + suffix(base)
+            # What is measured does not depend on bits and budgets: one state for a base.
+            kept = ["--state", o.folder / f"{base}.state", "--keep-state"]
             path, said = calibrate(o.folder, f"uniform-{name}",
-                                   [*common, "--uniform", "--base", name])
+                                   [*common, *kept, "--uniform", "--base", name])
             profiles.append((path, base, f"uniform {name}"))
             for granularity in o.granularities.split(","):
                 kind = f"{base}-at-{uniform}-{granularity}"
-                state = o.folder / f"{kind}.tqprofile.state"
-                shared = o.folder / f"{base}.state"
-                if shared.exists() and not state.exists():
-                    state.write_bytes(shared.read_bytes())
                 path, made = calibrate(o.folder, kind,
-                                       [*common, "--base", base, "--granularity", granularity,
-                                        "--budget", said["bits_per_value"], "--keep-state"])
-                if state.exists():
-                    state.replace(shared)
+                                       [*common, *kept, "--base", base, "--granularity",
+                                        granularity, "--budget", said["bits_per_value"]])
                 profiles.append((path, base, f"calibrated ({granularity}) at {name}"))
                 calibrations[kind] = summary(made)
     result = {"machine": machine(), "command": "bench/calibration.py " + " ".join(sys.argv[1:]),
               "calibrations": calibrations, "contexts": {}}
     for part in o.contexts.split(","):
         context, windows = part.split(":")
-        measured = run(TQ, "eval", "kld", "--model", MODEL, "--data", o.folder / "bible.txt", "--data",
-                       o.folder / "perl.txt", "--context", context, "--windows", windows, "--kv",
-                       ",".join(str(p) for p, _, _ in profiles), "--json")
-        rows = measured.get("rows", [measured])
+        floor, rows = measure(o.folder, context, windows, [p for p, _, _ in profiles])
         result["contexts"][context] = {
-            "windows_of_each_text": int(windows), "floor": measured.get("floor"),
+            "windows_of_each_text": int(windows), "floor": floor,
             "rows": [row_of(row, base, kind) for row, (_, base, kind) in zip(rows, profiles)]}
+    if o.domains:
+        result["domains"] = domains(o, common)
     write(o.name, result)
     return 0
 

@@ -38,7 +38,7 @@ struct CalibrateFlags {
   ResponseOptions answers;
   int64_t calibration_tokens = 100000;
   CalibrateOptions run;  // for its defaults
-  std::string out, report;
+  std::string out, state, report;
   bool keep_state = false, uniform = false;
 
   void Add(CLI::App* app);
@@ -100,8 +100,12 @@ void CalibrateFlags::Add(CLI::App* app) {
       ->type_name("FOLDER");
   app->add_option("--report", report, "Write a self-contained HTML report there")
       ->type_name("FILE");
+  app->add_option("--state", state, "What was measured so far (default: FOLDER.state)")
+      ->type_name("FILE");
+  app->add_option("--state", state, "What was measured so far (default: FOLDER.state)")
+      ->type_name("FILE");
   app->add_flag("--keep-state", keep_state,
-                "Keep what was measured beside the profile, for another budget or target");
+                "Keep it when all is done, for another budget, target or --uniform");
   output.Add(app);
 }
 
@@ -191,15 +195,17 @@ std::string Today() {
   return text;
 }
 
-// Everything that a measurement depends on; budget and target are not among it.
+// Everything that a measurement depends on; budget and target are not among it, and of the base the
+// axes, not the bits.
 uint64_t InputsHash(const CalibrateFlags& flags, const LoadedModel& loaded, uint64_t corpus,
                     uint64_t weights) {
-  const std::string text =
-      StrCat(loaded.model->StructureHash(), " ", weights, " ", corpus, " ", flags.context, " ",
-             flags.base, " ", flags.bits, " ", flags.recent_len, " ", flags.sink_len, " ",
-             flags.calibration_tokens, " ", flags.run.site_tokens, " ", flags.run.search_tokens,
-             " ", flags.answers.rounds, " ", flags.answers.max_tokens, " ",
-             flags.answers.temperature, " ", flags.data.seed, " ", CurrentIsa());
+  const std::string axes = flags.base.substr(std::min(flags.base.find('-'), flags.base.size()));
+  const std::string text = StrCat(
+      loaded.model->StructureHash(), " ", weights, " ", corpus, " ", flags.data.seed, " ",
+      flags.data.held_out_share, " ", flags.context, " ", axes, " ", flags.bits, " ",
+      flags.group_lens, " ", flags.recent_len, " ", flags.sink_len, " ", flags.calibration_tokens,
+      " ", flags.run.site_tokens, " ", flags.run.search_tokens, " ", flags.answers.rounds, " ",
+      flags.answers.max_tokens, " ", flags.answers.temperature, " ", CurrentIsa());
   return Hash64(text.data(), text.size(), 0);
 }
 
@@ -242,7 +248,7 @@ Result<int> RunCalibrate(const CalibrateFlags& flags) {
   TQ_ASSIGN_OR_RETURN(const std::string model_path, flags.model.Path());
   const std::string beside = ProfileBeside(model_path);
   const std::string out = flags.out.empty() ? beside : flags.out;
-  const std::string state = out + ".state";
+  const std::string state = flags.state.empty() ? out + ".state" : flags.state;
   TQ_RETURN_IF_ERROR(CheckWritable(IsDirectory(out) ? out + "/profile.json" : out));
   TQ_RETURN_IF_ERROR(CheckWritable(state));
   TQ_ASSIGN_OR_RETURN(Corpus corpus, flags.data.Read(flags.context, flags.output));

@@ -147,7 +147,7 @@ std::string CalibrateText(const CalibrateResult& r) {
   }
   out +=
       fmt::format("floor (8 bits everywhere): KL {:.5f}\n", OverWindows(r.held_out_floor).mean());
-  out += "\n" + r.profile.Describe() + "\n";
+  out += fmt::format("\n{}\n", r.profile.Describe());
   const Profile::Quality& q = *r.profile.quality;
   if (q.gate_kld_mean > 0) {
     out +=
