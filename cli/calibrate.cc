@@ -102,8 +102,6 @@ void CalibrateFlags::Add(CLI::App* app) {
       ->type_name("FILE");
   app->add_option("--state", state, "What was measured so far (default: FOLDER.state)")
       ->type_name("FILE");
-  app->add_option("--state", state, "What was measured so far (default: FOLDER.state)")
-      ->type_name("FILE");
   app->add_flag("--keep-state", keep_state,
                 "Keep it when all is done, for another budget, target or --uniform");
   output.Add(app);
