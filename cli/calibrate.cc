@@ -19,6 +19,7 @@
 #include "runtime/calibrate/responses.h"
 #include "runtime/evaluate/footprint.h"
 #include "runtime/evaluate/section.h"
+#include "runtime/model/model_profile.h"
 #include "turboquant/base/file.h"
 #include "turboquant/base/isa.h"
 #include "turboquant/base/numeric.h"
@@ -39,7 +40,7 @@ struct CalibrateFlags {
   int64_t calibration_tokens = 100000;
   CalibrateOptions run;  // for its defaults
   std::string out, state, report;
-  bool keep_state = false, uniform = false;
+  bool keep_state = false, uniform = false, write_into = false;
 
   void Add(CLI::App* app);
   Status Validate() const;
@@ -98,6 +99,8 @@ void CalibrateFlags::Add(CLI::App* app) {
   app->add_option("--temperature", answers.temperature, "Of such answers")->capture_default_str();
   app->add_option("--out", out, "The profile (default: beside the model, where tq finds it)")
       ->type_name("FOLDER");
+  app->add_flag("--write-into", write_into,
+                "Put the profile into the model too: a folder's config.json, or a new GGUF file");
   app->add_option("--report", report, "Write a self-contained HTML report there")
       ->type_name("FILE");
   app->add_option("--state", state, "What was measured so far (default: FOLDER.state)")
@@ -329,6 +332,12 @@ Result<int> RunCalibrate(const CalibrateFlags& flags) {
     if (!known) profile.bits_all_counted.emplace_back(context, bits);
   }
   TQ_RETURN_IF_ERROR(profile.Save(out));
+  std::string into_path;
+  if (flags.write_into) {
+    TQ_ASSIGN_OR_RETURN(const WrittenProfile into, WriteProfileInto(loaded.path, profile));
+    for (const std::string& n : into.notes) PrintNote(flags.output, n);
+    into_path = into.path;
+  }
   if (!flags.keep_state) journal.Remove();
 
   if (!flags.report.empty()) {
@@ -349,6 +358,7 @@ Result<int> RunCalibrate(const CalibrateFlags& flags) {
   if (flags.output.json) {
     nlohmann::ordered_json j = CalibrateJson(result);
     j["profile"] = out;
+    if (flags.write_into) j["written_into"] = into_path;
     j["data"] = CorpusJson(corpus.report);
     j["used"] = {{"calibration", used}, {"held_out", used_held_out}};
     j["seconds"] = seconds;
@@ -358,6 +368,7 @@ Result<int> RunCalibrate(const CalibrateFlags& flags) {
     PrintOut(j.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
   } else {
     PrintOut(CalibrateText(result) + WhatNext(flags, out, out == beside));
+    if (flags.write_into) PrintOut(fmt::format("Written into {}\n", into_path));
     if (!flags.report.empty()) PrintOut(fmt::format("Report: {}\n", flags.report));
   }
   return profile.quality->passed ? kDone : kCheckFailed;

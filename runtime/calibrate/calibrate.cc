@@ -216,6 +216,14 @@ void Calibration::Finish() {
     p.k_means.push_back(
         h.k_mean.empty() ? std::vector<float>(static_cast<size_t>(arch_.head_dim), 0.f) : h.k_mean);
   }
+  if (!options_.uniform && options_.objective == Objective::kKld) {
+    Profile::Sensitivity& found = p.sensitivity.emplace();
+    found.bits = ladder_.k.front().bits;
+    for (const auto& head : costs_.costs) {
+      found.k.push_back(head[0].front());
+      found.v.push_back(head[1].front());
+    }
+  }
   Profile::Calibration& c = p.calibration.emplace();
   c.sequences = static_cast<int64_t>(calibration_.size());
   c.tokens = result_.statistics.tokens;
