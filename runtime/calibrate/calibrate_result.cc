@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "runtime/calibrate/calibrate.h"
-#include "runtime/evaluate/page.h"
 #include "runtime/evaluate/results_json.h"
+#include "runtime/evaluate/section.h"
 
 namespace tq {
 namespace {
@@ -158,20 +158,45 @@ std::string CalibrateText(const CalibrateResult& r) {
 }
 
 std::string CalibrateSection(const CalibrateResult& r) {
-  std::string out = "<section><h2>Calibration</h2>\n<p>" + EscapeHtml(r.profile.Describe()) +
-                    "</p>\n<table><thead><tr><th>layer</th>";
-  for (const Column& c : kColumns) out += fmt::format("<th>{}</th>", c.name);
-  out += "</tr></thead><tbody>\n";
-  for (size_t l = 0; l < r.layers.size(); ++l) {
-    out += fmt::format("<tr><td>{}{}</td>", l, r.layers[l].raised ? " (raised)" : "");
-    for (const Column& c : kColumns) {
-      out += fmt::format("<td>{}</td>", fmt::format(fmt::runtime(c.format), r.layers[l].*c.value));
+  std::string out = SectionHead("Calibration") + SectionText(r.profile.Describe());
+  const auto bars = [&](const char* title, const char* note, const char* unit, size_t k, size_t v) {
+    Chart chart;
+    chart.kind = Chart::Kind::kBars;
+    chart.title = title;
+    chart.note = note;
+    chart.x_title = "layer";
+    chart.y_title = unit;
+    chart.series = {{"K", {}, true, 1}, {"V", {}, true, 2}};
+    for (size_t l = 0; l < r.layers.size(); ++l) {
+      chart.categories.push_back(std::to_string(l));
+      const auto x = static_cast<double>(l);
+      chart.series[0].points.emplace_back(x, r.layers[l].*kColumns[k].value);
+      chart.series[1].points.emplace_back(x, r.layers[l].*kColumns[v].value);
     }
-    out += "</tr>\n";
+    return chart;
+  };
+  if (!r.trials.empty()) {
+    const Chart charts[] = {
+        bars("Sensitivity", "Mean KL with only this at the fewest bits", "nats", 0, 1),
+        bars("Bits", "Mean over the KV heads of a layer", "bits", 2, 3)};
+    out += ChartGrid(charts);
+    std::vector<std::string> header = {"layer"};
+    for (const Column& c : kColumns) header.emplace_back(c.name);
+    std::vector<std::vector<std::string>> rows;
+    std::vector<size_t> raised;
+    for (size_t l = 0; l < r.layers.size(); ++l) {
+      std::vector<std::string>& row = rows.emplace_back();
+      row.push_back(std::to_string(l));
+      for (const Column& c : kColumns) {
+        row.push_back(fmt::format(fmt::runtime(c.format), r.layers[l].*c.value));
+      }
+      if (r.layers[l].raised) raised.push_back(l);
+    }
+    out += TableCard(header, rows, raised, "Shaded: raised because its attention was out of line.");
   }
-  out += "</tbody></table>\n<ul>\n";
-  for (const std::string& line : r.log) out += "<li>" + EscapeHtml(line) + "</li>\n";
-  return out + "</ul></section>\n";
+  std::vector<std::vector<std::string>> log;
+  for (const std::string& line : r.log) log.push_back({line});
+  return out + TableCard({"what was decided, and why"}, log, {}, "");
 }
 
 }  // namespace tq
