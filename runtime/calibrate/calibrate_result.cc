@@ -35,15 +35,27 @@ nlohmann::ordered_json HeldOutJson(const StreamScores& scores) {
   return j;
 }
 
-std::string HeldOutLine(const std::string& name, double bits, const StreamScores& scores) {
+const std::vector<std::string> kHeldOutHeader = {"held-out text", "bits",     "KL mean",
+                                                 "99 %",          "same top", "ppl ratio"};
+
+std::vector<std::string> HeldOutCells(const std::string& name, double bits,
+                                      const StreamScores& scores) {
   const DivergenceSummary s = Summarize(scores.scores);
-  return fmt::format("{:<24} {:>6.3f}  {:.5f} ± {:.5f}  {:.4f}  {:.2f} %  {:.5f}\n", name, bits,
-                     s.mean, OverWindows(scores).stderr_of_mean(), s.p99, 100 * s.same_top,
-                     s.ppl_ratio);
+  return {name,
+          fmt::format("{:.3f}", bits),
+          fmt::format("{:.5f} ± {:.5f}", s.mean, OverWindows(scores).stderr_of_mean()),
+          fmt::format("{:.4f}", s.p99),
+          fmt::format("{:.2f} %", 100 * s.same_top),
+          fmt::format("{:.5f}", s.ppl_ratio)};
 }
 
-std::string ProfileName(const CalibrateResult& r) {
-  return r.kept_uniform ? r.chosen.name : "this profile";
+std::vector<std::vector<std::string>> HeldOutRows(const CalibrateResult& r) {
+  std::vector<std::vector<std::string>> rows = {
+      HeldOutCells(r.kept_uniform ? r.chosen.name : "this profile", r.chosen.bits, r.held_out)};
+  if (!r.uniform_name.empty() && !r.kept_uniform) {
+    rows.push_back(HeldOutCells(r.uniform_name, r.uniform_bits, r.held_out_uniform));
+  }
+  return rows;
 }
 
 // Without sensitivities, as in a uniform profile, there is nothing to show.
@@ -135,12 +147,13 @@ nlohmann::ordered_json CalibrateJson(const CalibrateResult& r) {
 
 std::string CalibrateText(const CalibrateResult& r) {
   std::string out = LayerTable(r);
-  out += fmt::format("Held-out text, {} windows:\n{:<24} {:>6}  {:<19}  {:<6}  {:<7}  {}\n",
-                     r.held_out.window_means.size(), "", "bits", "KL mean", "99 %", "same top",
-                     "ppl ratio");
-  out += HeldOutLine(ProfileName(r), r.chosen.bits, r.held_out);
+  const auto line = [&](const std::vector<std::string>& c) {
+    return fmt::format("{:<32} {:>6}  {:<19}  {:<7}  {:<8}  {}\n", c[0], c[1], c[2], c[3], c[4],
+                       c[5]);
+  };
+  out += line(kHeldOutHeader);
+  for (const auto& row : HeldOutRows(r)) out += line(row);
   if (!r.uniform_name.empty() && !r.kept_uniform) {
-    out += HeldOutLine(r.uniform_name, r.uniform_bits, r.held_out_uniform);
     out += fmt::format("the allocation lowers the KL by {:.5f} ± {:.5f} ({:.0f} %)\n", r.gain,
                        r.gain_stderr,
                        100 * r.gain / std::max(1e-12, OverWindows(r.held_out_uniform).mean()));
@@ -159,6 +172,11 @@ std::string CalibrateText(const CalibrateResult& r) {
 
 std::string CalibrateSection(const CalibrateResult& r) {
   std::string out = SectionHead("Calibration") + SectionText(r.profile.Describe());
+  out +=
+      TableCard(kHeldOutHeader, HeldOutRows(r), {},
+                fmt::format("{} windows that nothing was chosen by; floor (8 bits everywhere): KL "
+                            "{:.5f}",
+                            r.held_out.window_means.size(), OverWindows(r.held_out_floor).mean()));
   const auto bars = [&](const char* title, const char* note, const char* unit, size_t k, size_t v) {
     Chart chart;
     chart.kind = Chart::Kind::kBars;
