@@ -46,7 +46,7 @@ struct CalibrateOptions {
   Objective objective = Objective::kKld;
   std::optional<Granularity> granularity;  // empty: what measures better
   // Text of each kind of run. Sites are the largest part of the work.
-  int64_t site_tokens = 8192, search_tokens = 16384, held_out_tokens = 32768;
+  int64_t site_tokens = 4096, search_tokens = 8192, held_out_tokens = 16384;
   double measured_heads = 0.25;        // share of the heads' K and V that get runs of their own
   size_t max_bytes = size_t{2} << 30;  // of caches side by side
   ThreadPool* pool = nullptr;          // the model's
