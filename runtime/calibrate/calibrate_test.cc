@@ -104,7 +104,7 @@ TEST(Calibrate, APlantedLayerIsFoundAndRaised) {
   planted.ScaleAll("blk.2.attn_output.weight", 3);
   Model& model = planted.Load();
   CalibrateOptions o = Options(planted);
-  o.budget_bits = 3.6;
+  o.budget_bits = 3.0;
   o.granularity = Granularity::kLayer;
   const auto r = Calibrate(model, SomeWindows(4, 1), SomeWindows(3, 2), o);
   ASSERT_TRUE(r.ok()) << r.status().ToString();
@@ -112,7 +112,7 @@ TEST(Calibrate, APlantedLayerIsFoundAndRaised) {
     EXPECT_GT(r->layers[2].k_kld, 2 * r->layers[static_cast<size_t>(other)].k_kld) << other;
     EXPECT_GT(r->layers[2].k_bits, r->layers[static_cast<size_t>(other)].k_bits) << other;
   }
-  EXPECT_LE(r->chosen.bits, 3.6);
+  EXPECT_LE(r->chosen.bits, 3.0);
   // On text that nothing was chosen by, it beats the uniform format of as many bytes.
   EXPECT_FALSE(r->kept_uniform);
   EXPECT_LE(r->uniform_bits, r->chosen.bits);
@@ -144,16 +144,17 @@ TEST(Calibrate, ReachesATargetWithFewerBitsWhenMoreIsAllowed) {
   Model& model = planted.Load();
   CalibrateOptions o = Options(planted);
   o.base = *ParsePreset("k3v2-anchor1");
-  Journal journal;  // what was measured serves both
+  Journal journal;  // what was measured serves all
   o.journal = &journal;
-  o.target_kld = 1e-3;
-  const auto strict = Calibrate(model, SomeWindows(4, 1), SomeWindows(3, 2), o);
-  ASSERT_TRUE(strict.ok()) << strict.status().ToString();
-  EXPECT_EQ(strict->profile.formats[0].anchors, 1);
   o.target_kld = 1e-2;
   const auto loose = Calibrate(model, SomeWindows(4, 1), SomeWindows(3, 2), o);
   ASSERT_TRUE(loose.ok()) << loose.status().ToString();
+  EXPECT_EQ(loose->profile.formats[0].anchors, 1);
+  o.target_kld = 0.2 * loose->chosen.kld();
+  const auto strict = Calibrate(model, SomeWindows(4, 1), SomeWindows(3, 2), o);
+  ASSERT_TRUE(strict.ok()) << strict.status().ToString();
   EXPECT_LT(loose->chosen.bits, strict->chosen.bits);
+  EXPECT_LE(strict->chosen.kld(), o.target_kld);
   o.target_kld = 1e-9;
   EXPECT_EQ(Calibrate(model, SomeWindows(4, 1), SomeWindows(3, 2), o).status().code(),
             StatusCode::kInvalidArgument);
