@@ -52,7 +52,8 @@ def calibrate(folder, name, arguments, data="calibration.txt"):
 def measure(folder, context, windows, profiles):
     """tq eval kld over windows of both genres; a row for each profile."""
     measured = run(TQ, "eval", "kld", "--model", MODEL, "--data", folder / "bible.txt", "--data",
-                   folder / "perl.txt", "--context", context, "--windows", windows, "--kv",
+                   folder / "perl.txt", "--context", context, "--cut", "spread", "--windows",
+                   windows, "--kv",
                    ",".join(str(p) for p in profiles), "--json")
     return measured.get("floor"), measured.get("rows", [measured])
 
@@ -66,7 +67,7 @@ def domains(o, common):
     out = {"base": base, "budget_bits": float(budget), "windows_of_each_text": o.domain_windows,
            "kld_mean": {}}
     for genre, row in zip(GENRES, rows):
-        out["kld_mean"][f"calibrated on {genre}"] = {t["name"]: t["kld"]["mean"]
+        out["kld_mean"][f"calibrated on {genre}"] = {t["text"]: t["kld"]["mean"]
                                                      for t in row["by_text"]}
     return out
 
@@ -85,7 +86,7 @@ def row_of(row, base, kind):
     keep = ("bits_per_value", "kld", "same_top", "ppl", "by_position")
     out = {"base": base, "kind": kind}
     out.update({k: row[k] for k in keep if k in row})
-    out["texts"] = [{k: t[k] for k in ("name", "kld", "ppl") if k in t}
+    out["texts"] = [{k: t[k] for k in ("text", "kld", "ppl") if k in t}
                     for t in row.get("by_text", [])]
     return out
 
