@@ -178,6 +178,7 @@ Status Calibration::Verify() {
                  ": the simpler profile is kept"));
       result_.chosen = *uniform;
       result_.held_out = result_.held_out_uniform;
+      for (CalibrateLayer& layer : result_.layers) layer.raised = false;
     }
   }
   return OkStatus();

@@ -90,7 +90,6 @@ nlohmann::ordered_json CalibrateJson(const CalibrateResult& r) {
   if (p.calibration->target_kld > 0) j["target_kld"] = p.calibration->target_kld;
   if (p.calibration->budget_bits > 0) j["budget_bits"] = p.calibration->budget_bits;
   j["passed"] = p.quality->passed;
-  j["informative"] = true;
   j["held_out"] = HeldOutJson(r.held_out);
   j["floor"] = {{"kld_mean", OverWindows(r.held_out_floor).mean()}};
   if (!r.uniform_name.empty()) {
