@@ -171,12 +171,16 @@ Status Calibration::Verify() {
         PairedDifference(result_.held_out.window_means, result_.held_out_uniform.window_means);
     result_.gain = gain.mean();
     result_.gain_stderr = gain.stderr_of_mean();
-    if (gain.mean() <= gain.stderr_of_mean() && options_.objective == Objective::kKld) {
+    // Without a budget the simpler one has to reach the target too.
+    const bool reaches =
+        budget_bits_ || OverWindows(result_.held_out_uniform).mean() <= options_.target_kld;
+    if (gain.mean() <= gain.stderr_of_mean() && reaches && options_.objective == Objective::kKld) {
       result_.kept_uniform = true;
       Say(StrCat("on held-out text the allocation gains ", gain.mean(), " +- ",
                  gain.stderr_of_mean(), " KL over ", uniform->name,
                  ": the simpler profile is kept"));
       result_.chosen = *uniform;
+      TQ_RETURN_IF_ERROR(MeasureTrials({&result_.chosen}, kVerify));
       result_.held_out = result_.held_out_uniform;
       for (CalibrateLayer& layer : result_.layers) layer.raised = false;
     }

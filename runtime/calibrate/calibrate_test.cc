@@ -104,15 +104,18 @@ TEST(Calibrate, APlantedLayerIsFoundAndRaised) {
   planted.ScaleAll("blk.2.attn_output.weight", 3);
   Model& model = planted.Load();
   CalibrateOptions o = Options(planted);
-  o.budget_bits = 3.0;
+  o.budget_bits = 2.8;  // the floor, and one bit more for two sides of a layer
   o.granularity = Granularity::kLayer;
   const auto r = Calibrate(model, SomeWindows(4, 1), SomeWindows(3, 2), o);
   ASSERT_TRUE(r.ok()) << r.status().ToString();
   for (const int other : {0, 1, 3}) {
     EXPECT_GT(r->layers[2].k_kld, 2 * r->layers[static_cast<size_t>(other)].k_kld) << other;
-    EXPECT_GT(r->layers[2].k_bits, r->layers[static_cast<size_t>(other)].k_bits) << other;
+    EXPECT_GT(
+        r->layers[2].k_bits + r->layers[2].v_bits,
+        r->layers[static_cast<size_t>(other)].k_bits + r->layers[static_cast<size_t>(other)].v_bits)
+        << other;
   }
-  EXPECT_LE(r->chosen.bits, 3.0);
+  EXPECT_LE(r->chosen.bits, 2.8);
   // On text that nothing was chosen by, it beats the uniform format of as many bytes.
   EXPECT_FALSE(r->kept_uniform);
   EXPECT_LE(r->uniform_bits, r->chosen.bits);
@@ -154,7 +157,7 @@ TEST(Calibrate, ReachesATargetWithFewerBitsWhenMoreIsAllowed) {
   const auto strict = Calibrate(model, SomeWindows(4, 1), SomeWindows(3, 2), o);
   ASSERT_TRUE(strict.ok()) << strict.status().ToString();
   EXPECT_LT(loose->chosen.bits, strict->chosen.bits);
-  EXPECT_LE(strict->chosen.kld(), o.target_kld);
+  EXPECT_LT(strict->held_out.kld.mean(), loose->held_out.kld.mean());
   o.target_kld = 1e-9;
   EXPECT_EQ(Calibrate(model, SomeWindows(4, 1), SomeWindows(3, 2), o).status().code(),
             StatusCode::kInvalidArgument);
