@@ -256,6 +256,19 @@ TEST(SpecFromGguf, WeightsAreThoseOfTheFile) {
   EXPECT_EQ(spec->file_types, "F16 (2), F32 (1)");
 }
 
+// 6-bit integers of the K types take a byte each once they are packed, and rows go by 16.
+TEST(SpecFromGguf, WeightsAreCountedAsTheyAreLoaded) {
+  GgufBuilder builder = PlanGguf("llama", 2);
+  builder.Tensor("blk.1.ffn_up.weight", GgmlType::kQ4_K, {256, 40}, std::string(40 * 144, '\0'))
+      .Tensor("blk.1.ffn_down.weight", GgmlType::kQ6_K, {256, 32}, std::string(32 * 210, '\0'));
+  const Result<ModelSpec> spec = SpecOf(builder);
+  ASSERT_TRUE(spec.ok()) << spec.status().ToString();
+  const auto ffn = std::find_if(spec->weights.begin(), spec->weights.end(),
+                                [](const WeightGroup& g) { return g.name == "feed forward"; });
+  ASSERT_NE(ffn, spec->weights.end());
+  EXPECT_EQ(ffn->stored_bytes, size_t{48} * 148 + 32 * 210);
+}
+
 TEST(SpecFromGguf, KindsOfLayers) {
   EXPECT_EQ(LayersOf(PlanGguf("qwen3", 2)
                          .U32("qwen3.attention.head_count_kv", 2)

@@ -244,6 +244,21 @@ TEST_F(ModelProfileTest, AGgufFileGetsItInItsMetadata) {
   EXPECT_EQ((*FindModelProfile(written->path))->profile.ToJson(), second.ToJson());
 }
 
+TEST_F(ModelProfileTest, MetadataOfAnotherTypeIsDataLoss) {
+  const std::string model = WriteGguf();
+  const std::string json = MakeProfile(model, "k4v4", false).ToJson();
+  TinyLlama tiny;
+  tiny.extra = [&](GgufBuilder& b) {
+    b.Text("turboquant.profile", json).Text("turboquant.tensors", "text");
+  };
+  const std::string other = Path("other.gguf");
+  ASSERT_TRUE(WriteFileAtomic(other, tiny.Build()).ok());
+  const Status status = FindModelProfile(other).status();
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+  EXPECT_NE(status.message().find("turboquant.tensors is no array of bytes"), std::string::npos)
+      << status.message();
+}
+
 TEST_F(ModelProfileTest, TheOneBesideGoesFirst) {
   const std::string model = WriteGguf();
   const std::string inside = WriteProfileInto(model, MakeProfile(model, "k4v4", false))->path;
