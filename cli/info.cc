@@ -20,6 +20,7 @@
 #include "runtime/evaluate/footprint.h"
 #include "runtime/evaluate/profile_report.h"
 #include "runtime/evaluate/results_json.h"
+#include "runtime/model/model_profile.h"
 #include "runtime/quantize/write_quantized.h"
 #include "turboquant/attention/attention.h"
 #include "turboquant/base/file.h"
@@ -309,6 +310,17 @@ Result<int> ProfileInfo(const InfoFlags& flags) {
   return kDone;
 }
 
+// The report of the profile that a model has, beside it or inside.
+Status ReportOfModel(const std::string& model, const std::string& report) {
+  TQ_ASSIGN_OR_RETURN(const std::optional<ModelProfile> found, FindModelProfile(model));
+  if (!found) {
+    return InvalidArgument(
+        "--report goes with a profile (tq info NAME.tqprofile), or a model that ", "has one; ",
+        model.empty() ? "nothing was named" : "'" + model + "' has none");
+  }
+  return WriteFileAtomic(report, ProfilePage(found->profile, found->name));
+}
+
 Result<int> CacheFileInfo(const InfoFlags& flags) {
   TQ_ASSIGN_OR_RETURN(const Snapshot snapshot, Snapshot::Open(flags.subject));
   const SnapshotMeta& meta = snapshot.meta();
@@ -364,14 +376,16 @@ Command AddInfo(CLI::App& app) {
       "The context that --kv auto decides for, and the windows of --data; 0 = what the "
       "model was trained for");
   command->add_option("--threads", flags->threads, "Threads; 0 = one per physical core");
-  command->add_option("--report", flags->report, "Of a profile: write an HTML report there")
+  command
+      ->add_option("--report", flags->report,
+                   "Of a profile, or of the one that a model has: write an HTML report there")
       ->type_name("FILE");
   flags->data.Add(command);
   flags->output.Add(command);
   return {"info", [flags]() -> Result<int> {
             const bool is_profile = !flags->subject.empty() && IsProfile(flags->subject);
             if (!flags->report.empty() && !is_profile) {
-              return InvalidArgument("--report goes with a profile: tq info NAME.tqprofile");
+              TQ_RETURN_IF_ERROR(ReportOfModel(flags->subject, flags->report));
             }
             if (flags->threads < 0 || flags->threads > 1024) {
               return InvalidArgument("--threads ", flags->threads, " is outside 0..1024");
