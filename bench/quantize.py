@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""Weights by `tq quantize` beside llama.cpp's llama-quantize, at the same bytes, as a result file.
+"""Weights by `tq quantize` beside those by llama.cpp's llama-quantize, as a result file.
 
-usage: bench/quantize.py LLAMA_BIN SOURCE.F16.gguf [--windows 4] [--context 512] [--rows N]
+usage: bench/quantize.py LLAMA_BIN SOURCE.F16.gguf [--windows 3] [--context 512] [--rows N]
                          [--types Q4_0] [--name quantize.json] [--keep FOLDER]
 
 SOURCE comes from bench/quantize_source.py. LLAMA_BIN is llama.cpp's folder of programs with
 llama-quantize, llama-imatrix and llama-perplexity (cmake --build .cache/llama.cpp --target ...).
-Needs ./quickstart and Debian's perl-doc. Both sides calibrate on the same text, pieces of Perl
-manuals and of the end of the Bible; scored are other manuals and the begin of the Bible. Each of
-llama.cpp's files, with and without its importance matrix, is put beside one of ours that is no
-larger. llama-perplexity scores the files too: ours must open there and score the same. FOLDER keeps
-models and scores: with --rows a run ends after so many new ones, and the next one goes on.
+Needs ./quickstart, Debian's perl-doc and PyPI's gguf. Both sides calibrate on the same text, pieces
+of Perl manuals and of the end of the Bible; scored are other manuals and the begin of the Bible.
+llama-quantize keeps the embeddings, which are the head too, in Q8_0; ours are scored as they are
+written and with these embeddings, so that every tensor has the same type in both files and only the
+choice of scales and codes differs. llama-perplexity and `tq eval kld --cut llama` score one window
+of one of our files: it must open there and score the same. FOLDER keeps models and scores: with
+--rows a run stops after so many new scores and writes those there are; the next one goes on.
 """
 import argparse
 import json
@@ -19,10 +21,26 @@ import re
 import subprocess
 import sys
 
+import gguf
+
 from common import ROOT, TEXT, TQ, machine, output, write
 from quality import MANUALS, calibration_text, perl_text
 
 CALIBRATION_TOKENS = 8192
+EMBEDDINGS = "token_embd.weight"
+# Begins of file names: what is calibrated, and whose embeddings are in it.
+WAYS = {
+    "llama-plain": {"tool": "llama.cpp", "calibration": "none", "embeddings": "Q8_0"},
+    "llama-imatrix": {"tool": "llama.cpp", "calibration": "importance", "embeddings": "Q8_0"},
+    "tq-plain": {"tool": "tq", "calibration": "none", "embeddings": "as the rest"},
+    "tq-importance": {"tool": "tq", "calibration": "importance", "embeddings": "as the rest"},
+    "tq-feedback": {"tool": "tq", "calibration": "importance and feedback",
+                    "embeddings": "as the rest"},
+    "tq-plain-q8": {"tool": "tq", "calibration": "none", "embeddings": "Q8_0"},
+    "tq-importance-q8": {"tool": "tq", "calibration": "importance", "embeddings": "Q8_0"},
+    "tq-feedback-q8": {"tool": "tq", "calibration": "importance and feedback",
+                       "embeddings": "Q8_0"},
+}
 
 
 def run(*command):
@@ -33,25 +51,43 @@ def run(*command):
     return done.stdout + done.stderr
 
 
-def kld(model, source, texts, options):
+def kld(model, source, texts, *more):
     text = []
     for t in texts:
         text += ["--data", str(t)]
     result = json.loads(output(str(TQ), "eval", "kld", "--model", str(model), "--model-baseline",
-                               str(source), "--kv", "f16", "--context", str(options.context),
-                               "--windows", str(options.windows), "--json", "--quiet", *text))
+                               str(source), "--kv", "f16", "--json", "--quiet", *text,
+                               *[str(m) for m in more]))
     return {"kld": result["kld"]["mean"], "kld_stderr": result["kld"]["mean_stderr_windows"],
-            "kld_p99": result["kld"]["p99"], "same_top": result["same_top"],
-            "ppl_ratio": result["ppl"]["ratio"], "ppl": result["ppl"]["quantized"],
-            "by_text": {t["text"]: {"kld": t["kld"]["mean"], "ppl_ratio": t["ppl"]["ratio"]}
-                        for t in result["by_text"]}}
+            "same_top": result["same_top"], "ppl_ratio": result["ppl"]["ratio"],
+            "by_text": {t["text"]: t["kld"]["mean"] for t in result["by_text"]}}
+
+
+def with_embeddings(model, other, path):
+    """`model` with the embeddings of `other`."""
+    reader = gguf.GGUFReader(model)
+    embeddings = next(t for t in gguf.GGUFReader(other).tensors if t.name == EMBEDDINGS)
+    writer = gguf.GGUFWriter(path, reader.fields["general.architecture"].contents())
+    for key, value in reader.fields.items():
+        if key.startswith("GGUF.") or key == "general.architecture":
+            continue
+        kind = value.types[0]
+        element = value.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
+        writer.add_key_value(key, value.contents(), kind, sub_type=element)
+    for tensor in reader.tensors:
+        t = embeddings if tensor.name == EMBEDDINGS else tensor
+        writer.add_tensor(t.name, t.data, raw_dtype=t.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("llama", type=pathlib.Path)
     parser.add_argument("source", type=pathlib.Path)
-    parser.add_argument("--windows", type=int, default=4)
+    parser.add_argument("--windows", type=int, default=3)
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--types", default="Q4_0")
     parser.add_argument("--name", default="quantize.json")
@@ -61,16 +97,18 @@ def main():
     options.keep.mkdir(exist_ok=True)
     bench = Bench(options)
     for name in options.types.split(","):
-        for weighted in (False, True):
-            bench.add("llama.cpp", name, weighted, f"llama-{name}{'-imatrix' if weighted else ''}")
-        bench.add("tq", "int4, as large", True, f"tq-{name}-calibrated")
-        bench.add("tq", "int4", False, "tq-int4")
-    write(options.name, {
+        for way in WAYS:
+            bench.add(way, name)
+    result = {
         "machine": machine(),
         "command": f"bench/quantize.py LLAMA_BIN SOURCE --windows {options.windows} "
                    f"--context {options.context} --types {options.types}",
         "source_bytes": options.source.stat().st_size,
-        "calibration_tokens": CALIBRATION_TOKENS, "rows": bench.rows})
+        "calibration_tokens": CALIBRATION_TOKENS, "rows": bench.rows}
+    same_window = bench.same_window()
+    if same_window is not None:
+        result["same_window"] = same_window
+    write(options.name, result)
     return 0
 
 
@@ -90,63 +128,85 @@ class Bench:
         self.rows = []
         self.left = options.rows
 
-    def add(self, tool, name, calibrated, stem):
+    def add(self, way, name):
+        stem = f"{way}-{name}"
         path = self.keep / f"{stem}.gguf"
         if stem not in self.known:
             if self.left == 0:
-                raise SystemExit(f"stopped before {stem}; run again to go on")
+                print(f"left for another run: {stem}", file=sys.stderr)
+                return
             self.left -= 1
             if not path.exists():
-                self.make(stem, name, calibrated, path)
-            row = {"tool": tool, "name": name, "calibrated": calibrated,
-                   "file_bytes": path.stat().st_size,
-                   **kld(path, self.options.source, [TEXT, self.perl], self.options),
-                   "llama_perplexity": self.llama_scores(path)}
+                self.make(way, name, path)
+            options = self.options
+            row = {"name": name, **WAYS[way], "file_bytes": path.stat().st_size,
+                   "commit": machine()["commit"],
+                   **kld(path, options.source, [TEXT, self.perl], "--context", options.context,
+                         "--windows", options.windows)}
             self.known[stem] = row
             self.rows_path.write_text(json.dumps(self.known, indent=1))
             print(json.dumps(row), flush=True)
         self.rows.append(self.known[stem])
 
-    def make(self, stem, name, calibrated, path):
+    def make(self, way, name, path):
         source, llama = self.options.source, self.options.llama
-        if stem.startswith("llama"):
-            imatrix = self.keep / "imatrix.gguf"
-            if calibrated and not imatrix.exists():
-                run(llama / "llama-imatrix", "-m", source, "-f", self.calibration, "-o", imatrix,
-                    "-c", 512, "--chunks", CALIBRATION_TOKENS // 512, "-t", 2)
-            weighted = ["--imatrix", imatrix] if calibrated else []
+        if way.startswith("llama"):
+            weighted = []
+            if way == "llama-imatrix":
+                imatrix = self.keep / "imatrix.gguf"
+                if not imatrix.exists():
+                    run(llama / "llama-imatrix", "-m", source, "-f", self.calibration, "-o",
+                        imatrix, "-c", 512, "--chunks", CALIBRATION_TOKENS // 512, "-t", 2)
+                weighted = ["--imatrix", imatrix]
             run(llama / "llama-quantize", *weighted, source, path, name, 2)
             return
+        if way.endswith("-q8"):
+            own = self.keep / f"{way.removesuffix('-q8')}-{name}.gguf"
+            if not own.exists():
+                self.make(way.removesuffix("-q8"), name, own)
+            with_embeddings(own, self.keep / f"llama-plain-{name}.gguf", path)
+            return
         more = []
-        if calibrated:
-            # As large as llama.cpp's file, less what our keys take in the header.
-            peer = stem.replace("tq-", "llama-").replace("-calibrated", "")
-            size = (self.keep / f"{peer}.gguf").stat().st_size
-            more = ["--max-gib", (size - self.header_bytes()) / 2**30, "--data", self.calibration,
-                    "--held-out-share", 0, "--context", 512, "--calibration-tokens",
-                    CALIBRATION_TOKENS, "--eval-tokens", 0]
-        run(TQ, "quantize", source, "--to", "int4", "--out", path, "--quiet", *more)
+        if way != "tq-plain":
+            more = ["--data", self.calibration, "--held-out-share", 0, "--context", 512,
+                    "--calibration-tokens", CALIBRATION_TOKENS, "--eval-tokens", 0,
+                    "--feedback-columns", 2048 if way == "tq-feedback" else 0]
+        run(TQ, "quantize", source, "--to", name, "--out", path, "--quiet", *more)
 
-    def header_bytes(self):
-        """Of a file of ours, with room for keys that tell of an allocation."""
-        probe = self.keep / "probe.gguf"
-        sizes = json.loads(output(str(TQ), "quantize", str(self.options.source), "--to", "Q4_0",
-                                  "--out", str(probe), "--json", "--quiet"))
-        probe.unlink()
-        return sizes["file_bytes"] - sizes["tensor_bytes"] + 4096
+    def known_model(self):
+        """The last file of ours that was scored; None: none was."""
+        first = self.options.types.partition(",")[0]
+        made = [self.keep / f"{way}-{first}.gguf" for way in reversed(WAYS)
+                if way.startswith("tq") and f"{way}-{first}" in self.known]
+        return made[0] if made else None
 
-    def llama_scores(self, model):
-        """What llama-perplexity says of a file, against the logits of the source."""
+    def same_window(self):
+        """What both tools' programs say of one file of ours, on one window cut in the same way."""
         options = self.options
-        base = self.keep / f"base-{options.windows}x{options.context}.kld"
-        common = ["-f", self.perl, "-c", options.context, "--chunks", options.windows, "-t", 2,
-                  "--kl-divergence-base", base]
-        if not base.exists():
-            run(options.llama / "llama-perplexity", "-m", options.source, *common)
-        said = run(options.llama / "llama-perplexity", "-m", model, *common, "--kl-divergence")
-        found = {"kld": r"Mean\s+KLD:\s*([-\d.]+)", "same_top": r"Same top p:\s*([\d.]+)",
-                 "ppl_ratio": r"Mean PPL\(Q\)/PPL\(base\)\s*:\s*([\d.]+)"}
-        return {name: float(re.search(pattern, said).group(1)) for name, pattern in found.items()}
+        model = self.known_model()
+        if model is None:
+            return None
+        if "same_window" not in self.known:
+            if self.left == 0:
+                print("left for another run: the same window by both tools", file=sys.stderr)
+                return None
+            base = self.keep / f"base-{options.context}.kld"
+            common = ["-f", self.perl, "-c", options.context, "--chunks", 1, "-t", 2,
+                      "--kl-divergence-base", base]
+            if not base.exists():
+                run(options.llama / "llama-perplexity", "-m", options.source, *common)
+            said = run(options.llama / "llama-perplexity", "-m", model, *common, "--kl-divergence")
+            found = {"kld": r"Mean\s+KLD:\s*([-\d.]+)", "same_top": r"Same top p:\s*([\d.]+)",
+                     "ppl_ratio": r"Mean PPL\(Q\)/PPL\(base\)\s*:\s*([\d.]+)"}
+            theirs = {name: float(re.search(pattern, said).group(1))
+                      for name, pattern in found.items()}
+            theirs["same_top"] /= 100
+            ours = kld(model, options.source, [self.perl], "--context", options.context,
+                       "--windows", 1, "--cut", "llama")
+            self.known["same_window"] = {"file": model.name, "llama_perplexity": theirs,
+                                         "tq": {name: ours[name] for name in theirs}}
+            self.rows_path.write_text(json.dumps(self.known, indent=1))
+        return self.known["same_window"]
 
 
 if __name__ == "__main__":
