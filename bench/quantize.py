@@ -10,9 +10,10 @@ Needs ./quickstart, Debian's perl-doc and PyPI's gguf. Both sides calibrate on t
 of Perl manuals and of the end of the Bible; scored are other manuals and the begin of the Bible.
 llama-quantize keeps the embeddings, which are the head too, in Q8_0; ours are scored as they are
 written and with these embeddings, so that every tensor has the same type in both files and only the
-choice of scales and codes differs. llama-perplexity and `tq eval kld --cut llama` score one window
-of one of our files: it must open there and score the same. FOLDER keeps models and scores: with
---rows a run stops after so many new scores and writes those there are; the next one goes on.
+choice of scales and codes differs. llama-perplexity scores these on one window, and of ours
+`tq eval kld --cut llama` does: they must open there and score the same. FOLDER keeps models and
+scores: with --rows a run stops after so many new scores and writes those there are; the next one
+goes on.
 """
 import argparse
 import json
@@ -104,10 +105,8 @@ def main():
         "command": f"bench/quantize.py LLAMA_BIN SOURCE --windows {options.windows} "
                    f"--context {options.context} --types {options.types}",
         "source_bytes": options.source.stat().st_size,
-        "calibration_tokens": CALIBRATION_TOKENS, "rows": bench.rows}
-    same_window = bench.same_window()
-    if same_window is not None:
-        result["same_window"] = same_window
+        "calibration_tokens": CALIBRATION_TOKENS, "rows": bench.rows,
+        "one_window": bench.one_window()}
     write(options.name, result)
     return 0
 
@@ -173,40 +172,51 @@ class Bench:
                     "--feedback-columns", 2048 if way == "tq-feedback" else 0]
         run(TQ, "quantize", source, "--to", name, "--out", path, "--quiet", *more)
 
-    def known_model(self):
-        """The last file of ours that was scored; None: none was."""
-        first = self.options.types.partition(",")[0]
-        made = [self.keep / f"{way}-{first}.gguf" for way in reversed(WAYS)
-                if way.startswith("tq") and f"{way}-{first}" in self.known]
-        return made[0] if made else None
-
-    def same_window(self):
-        """What both tools' programs say of one file of ours, on one window cut in the same way."""
+    def one_window(self):
+        """What llama-perplexity says of the files whose tensors have the same types, and what we
+        say of ours, on one window that both cut in the same way."""
         options = self.options
-        model = self.known_model()
-        if model is None:
-            return None
-        if "same_window" not in self.known:
-            if self.left == 0:
-                print("left for another run: the same window by both tools", file=sys.stderr)
-                return None
-            base = self.keep / f"base-{options.context}.kld"
-            common = ["-f", self.perl, "-c", options.context, "--chunks", 1, "-t", 2,
-                      "--kl-divergence-base", base]
-            if not base.exists():
-                run(options.llama / "llama-perplexity", "-m", options.source, *common)
-            said = run(options.llama / "llama-perplexity", "-m", model, *common, "--kl-divergence")
-            found = {"kld": r"Mean\s+KLD:\s*([-\d.]+)", "same_top": r"Same top p:\s*([\d.]+)",
-                     "ppl_ratio": r"Mean PPL\(Q\)/PPL\(base\)\s*:\s*([\d.]+)"}
-            theirs = {name: float(re.search(pattern, said).group(1))
-                      for name, pattern in found.items()}
-            theirs["same_top"] /= 100
-            ours = kld(model, options.source, [self.perl], "--context", options.context,
-                       "--windows", 1, "--cut", "llama")
-            self.known["same_window"] = {"file": model.name, "llama_perplexity": theirs,
-                                         "tq": {name: ours[name] for name in theirs}}
-            self.rows_path.write_text(json.dumps(self.known, indent=1))
-        return self.known["same_window"]
+        known = self.known.setdefault("one_window", {})
+        base = self.keep / f"base-{options.context}.kld"
+        common = ["-f", self.perl, "-c", options.context, "--chunks", 1, "-t", 2,
+                  "--kl-divergence-base", base]
+        rows = []
+        for name in options.types.split(","):
+            for way in [w for w in WAYS if WAYS[w]["embeddings"] == "Q8_0"]:
+                stem = f"{way}-{name}"
+                path = self.keep / f"{stem}.gguf"
+                if stem not in known:
+                    if self.left == 0 or not path.exists():
+                        print(f"left for another run: a window of {stem}", file=sys.stderr)
+                        continue
+                    self.left -= 1
+                    if not base.exists():
+                        run(options.llama / "llama-perplexity", "-m", options.source, *common)
+                    row = {"name": name, **WAYS[way], "file_bytes": path.stat().st_size,
+                           "llama_perplexity": self.llama_scores(path, common)}
+                    if way.startswith("tq"):
+                        ours = kld(path, options.source, [self.perl], "--context",
+                                   options.context, "--windows", 1, "--cut", "llama")
+                        row["tq"] = {key: ours[key] for key in ("kld", "same_top", "ppl_ratio")}
+                    known[stem] = row
+                    self.rows_path.write_text(json.dumps(self.known, indent=1))
+                    print(json.dumps(row), flush=True)
+                rows.append(known[stem])
+        return rows
+
+    def llama_scores(self, model, common):
+        said = run(self.options.llama / "llama-perplexity", "-m", model, *common,
+                   "--kl-divergence")
+        pair = r":\s*([-\d.]+) ±\s*([\d.]+)"
+        found = {"kld": r"Mean\s+KLD" + pair, "same_top": r"Same top p" + pair,
+                 "ppl_ratio": r"Mean PPL\(Q\)/PPL\(base\)\s*" + pair}
+        scores = {}
+        for name, pattern in found.items():
+            value, error = re.search(pattern, said).groups()
+            unit = 100 if name == "same_top" else 1
+            scores[name] = round(float(value) / unit, 6)
+            scores[name + "_stderr"] = round(float(error) / unit, 6)
+        return scores
 
 
 if __name__ == "__main__":
