@@ -36,6 +36,7 @@ struct DataFlags {
   Status Validate() const;
   // The corpus, with progress; notes go to stderr. `context_len`: the context that is served.
   Result<Corpus> Read(int64_t context_len, const OutputFlags& output) const;
+  bool redacts() const { return !redact.empty() || !redact_file.empty(); }
   // The expressions of --redact and --redact-file, for texts that come from elsewhere: answers.
   Result<Redactor> MakeRedactor() const;
   // The items of --part, from a corpus that Read gave.

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "cli/eval/text_windows.h"
+#include "runtime/evaluate/input_file.h"
 #include "runtime/evaluate/section.h"
 #include "turboquant/base/file.h"
 #include "turboquant/base/isa.h"
@@ -38,9 +39,9 @@ void EvalFlags::Add(CLI::App* app) {
   app->add_option("--windows", windows, "Windows: of each text, or as many tokens packed")
       ->type_name("N");
   app->add_option("--cut", cut,
-                  "Where windows lie: packed (default with --data: requests and pieces of texts), "
-                  "spread over each text (default without), or llama: as llama-perplexity cuts "
-                  "texts, one after the other, second halves scored")
+                  "Where windows lie: packed (default with --data, --part and --redact: requests "
+                  "and pieces of texts), spread over each text (default without), or llama: as "
+                  "llama-perplexity cuts texts, one after the other, second halves scored")
       ->check(CLI::IsMember({"packed", "spread", "llama"}));
   app->add_option("--score-from", score_from,
                   "First position of a window that counts (default: 0, with --cut llama the half)")
@@ -81,6 +82,10 @@ Status EvalFlags::Validate() const {
                                "' is a folder; leave --cut out, or name its files");
       }
     }
+    if (data.part != "all" || data.redacts()) {
+      return InvalidArgument("--cut ", Cut(), " reads whole texts as they are: leave out --part, ",
+                             "--redact and --redact-file, or --cut");
+    }
   }
   TQ_RETURN_IF_ERROR(data.Validate());
   return model.Validate();
@@ -88,7 +93,7 @@ Status EvalFlags::Validate() const {
 
 const char* EvalFlags::Cut() const {
   if (!cut.empty()) return cut.c_str();
-  return data.data.empty() ? "spread" : "packed";
+  return data.data.empty() && data.part == "all" && !data.redacts() ? "spread" : "packed";
 }
 
 std::string EvalFlags::CommandLine(const std::string& name) const {
@@ -99,7 +104,11 @@ std::string EvalFlags::CommandLine(const std::string& name) const {
   if (!kv.pin.empty()) out += " --pin \"" + kv.pin + "\"";
   if (kv.recent_len) out += fmt::format(" --recent-len {}", *kv.recent_len);
   if (kv.sink_len) out += fmt::format(" --sink-len {}", *kv.sink_len);
-  if (!data.data.empty()) out += " " + data.CommandLine();
+  if (std::string_view(Cut()) == "packed") {
+    out += " " + data.CommandLine();
+  } else {
+    for (const std::string& path : data.data) out += " --data " + path;
+  }
   out += fmt::format(" --context {} --windows {} --cut {}", context, windows, Cut());
   if (score_from) out += fmt::format(" --score-from {}", *score_from);
   return out;
@@ -132,7 +141,7 @@ Status EvalInput::CutTexts() {
   const WindowCut cut =
       std::string_view(flags_.Cut()) == "llama" ? WindowCut::kLlama : WindowCut::kSpread;
   for (const std::string& path : paths) {
-    TQ_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+    TQ_ASSIGN_OR_RETURN(const std::string text, ReadInputFile(path));
     TQ_ASSIGN_OR_RETURN(
         EvalText windows,
         CutWindows(*loaded_.tokenizer, std::filesystem::path(path).filename().string(), text, cut,

@@ -23,7 +23,7 @@ struct EvalFlags {
   OutputFlags output;
   DataFlags data;
   std::string model_baseline, report;
-  std::string cut;  // packed, spread or llama; empty: packed from --data, spread without
+  std::string cut;  // packed, spread or llama; empty: see Cut()
   int64_t context = 2048;
   std::optional<int64_t> score_from;
   int windows = 4;
@@ -32,6 +32,7 @@ struct EvalFlags {
   void AddBaseline(CLI::App* app);  // --model-baseline
   // What can be refused before anything is loaded.
   Status Validate() const;
+  // Packed where data, a part of it or a redaction is named, spread over the fetched text without.
   const char* Cut() const;
   // "tq eval NAME ..." that measures the same again.
   std::string CommandLine(const std::string& name) const;

@@ -33,8 +33,7 @@ Result<std::string> ProfileToUpdate(const KldFlags& flags) {
       !flags.model_baseline.empty()) {
     return InvalidArgument(
         "--update-profile measures a profile as it is: leave out --pin, --recent-len, --sink-len "
-        "and "
-        "--model-baseline");
+        "and --model-baseline");
   }
   std::string folder = flags.kv.kv;
   if (folder == "auto") {
@@ -45,18 +44,18 @@ Result<std::string> ProfileToUpdate(const KldFlags& flags) {
     return InvalidArgument("--update-profile needs one profile folder as --kv, and '", folder,
                            "' is none");
   }
+  TQ_RETURN_IF_ERROR(CheckWritable(folder + "/profile.json"));
   return folder;
 }
 
 // The quality block of the profile, from what was just measured.
 Status UpdateProfile(const std::string& folder, const KldResult& r) {
-  TQ_ASSIGN_OR_RETURN(Profile profile, Profile::Load(folder));
   const KldRow& row = r.rows.front();
   Profile::Quality q;
   q.held_out_tokens = r.tokens;
   q.windows = r.windows;
   q.kld_mean = row.total.all.mean;
-  q.kld_stderr = row.total.over_windows.stderr_of_mean();
+  q.kld_stderr = row.total.StandardError();
   q.kld_p99 = row.total.all.p99;
   q.floor_kld_mean = r.floor.all.mean;
   q.same_top = row.total.all.same_top;
@@ -64,8 +63,7 @@ Status UpdateProfile(const std::string& folder, const KldResult& r) {
   q.gate_kld_mean = r.gate.max_kld.value_or(0);
   q.device = std::string("cpu, ") + CurrentIsa();
   q.passed = row.failures.empty();
-  profile.quality = q;
-  return profile.Save(folder);
+  return Profile::SaveQuality(folder, q);
 }
 
 std::string Error(double value, double error, int digits) {
@@ -180,6 +178,7 @@ std::string CommandLine(const KldFlags& flags, const std::string& name) {
   if (flags.gate.max_ppl_ratio)
     out += fmt::format(" --max-ppl-ratio {}", *flags.gate.max_ppl_ratio);
   if (flags.gate.min_same_top) out += fmt::format(" --min-same-top {}", *flags.gate.min_same_top);
+  if (flags.update_profile) out += " --update-profile";
   return out;
 }
 
@@ -213,6 +212,10 @@ Result<int> RunEvalKld(const KldFlags& given, const std::string& name) {
   TQ_ASSIGN_OR_RETURN(const KldResult result, RunKld(options));
   progress.Clear();
 
+  if (flags.update_profile) {
+    TQ_RETURN_IF_ERROR(UpdateProfile(profile, result));
+    PrintNote(flags.output, "quality written: " + profile + "/profile.json");
+  }
   TQ_RETURN_IF_ERROR(input.WriteReport("Quality of quantized caches", KldSection(result),
                                        CommandLine(flags, name)));
   return input.Print(KldJson(result), TextReport(result, name == "ppl"),
@@ -226,8 +229,9 @@ Command Add(CLI::App& app, const std::string& name, const std::string& what,
   flags->Add(command);
   flags->AddBaseline(command);
   command
-      ->add_option("--max-kld", flags->gate.max_kld,
-                   "Exit with 1 when the mean KL of a cache is above this")
+      ->add_option(
+          "--max-kld", flags->gate.max_kld,
+          "Exit with 1 when the mean KL of a cache is above this, or the text says nothing")
       ->type_name("NATS");
   command
       ->add_option("--max-ppl-ratio", flags->gate.max_ppl_ratio,

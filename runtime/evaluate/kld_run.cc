@@ -56,7 +56,7 @@ void Judge(const KldStatistics& floor, const std::string& floor_name, KldRow* ro
   }
 }
 
-void ApplyGate(const KldGate& gate, KldRow* row) {
+void CheckRow(const KldGate& gate, KldRow* row) {
   const DivergenceSummary& s = row->total.all;
   if (gate.max_kld && s.mean > *gate.max_kld) {
     row->failures.push_back(fmt::format("mean KL {:.5f} is above {:.5f}", s.mean, *gate.max_kld));
@@ -158,6 +158,16 @@ double KldStatistics::StandardError() const {
   return std::max(all.mean_stderr, over_windows.stderr_of_mean());
 }
 
+void ApplyGate(KldResult* result) {
+  for (KldRow& row : result->rows) {
+    row.failures.clear();
+    CheckRow(result->gate, &row);
+    if (result->gate.any() && !result->informative) {
+      row.failures.push_back("not informative, so that no bound is proven: " + result->note);
+    }
+  }
+}
+
 bool KldResult::passed() const {
   return std::all_of(rows.begin(), rows.end(),
                      [](const KldRow& row) { return row.failures.empty(); });
@@ -213,12 +223,12 @@ Result<KldResult> RunKld(const KldOptions& options) {
   for (size_t c = 0; c < options.candidates.size(); ++c) {
     KldRow row = MakeRow(options, streams[c], scores[c], result.context_len);
     Judge(result.floor, result.floor_name, &row);
-    ApplyGate(options.gate, &row);
     result.rows.push_back(std::move(row));
   }
   result.note =
       WhyNotInformative(result.floor.all.ppl_ref, options.reference.model->arch().vocab_size);
   result.informative = result.note.empty();
+  ApplyGate(&result);
   return result;
 }
 

@@ -95,6 +95,9 @@ struct KldResult {
 // say something.
 std::string WhyNotInformative(double plain_ppl, int vocab_size);
 
+// Fills the failures of every row. A text that says nothing of a cache fails whatever was asked.
+void ApplyGate(KldResult* result);
+
 // Errors of MeasureDivergence.
 Result<KldResult> RunKld(const KldOptions& options);
 

@@ -62,13 +62,38 @@ TEST_F(KldRunTest, GateNamesWhatFailed) {
   options.gate.min_same_top = 0;
   const KldResult r = Run(options);
   EXPECT_FALSE(r.passed());
-  ASSERT_EQ(r.rows[1].failures.size(), 1u);
+  ASSERT_GE(r.rows[1].failures.size(), 1u);
   EXPECT_NE(r.rows[1].failures[0].find("is above"), std::string::npos);
   const auto j = KldJson(r);
   EXPECT_FALSE(j["passed"].get<bool>());
   EXPECT_FALSE(j["rows"][1]["passed"].get<bool>());
-  options.gate.max_kld = 10;
-  EXPECT_TRUE(Run(options).passed());
+}
+
+// Bounds that are kept prove nothing where the plain model itself predicts nothing.
+TEST(ApplyGate, PassesOnlyOnTextsThatSaySomething) {
+  KldResult r;
+  r.rows.resize(1);
+  r.rows[0].total.all.mean = 0.001;
+  r.gate.max_kld = 0.01;
+  ApplyGate(&r);
+  EXPECT_TRUE(r.passed());
+  r.informative = false;
+  r.note = "guesses";
+  ApplyGate(&r);
+  EXPECT_FALSE(r.passed());
+  EXPECT_EQ(r.rows[0].failures.back(), "not informative, so that no bound is proven: guesses");
+  r.gate = {};
+  ApplyGate(&r);
+  EXPECT_TRUE(r.passed()) << "nothing was asked";
+}
+
+// A zero of no positions would keep every bound.
+TEST_F(KldRunTest, WhatWasNotMeasuredIsNull) {
+  const auto j = KldJson(Run(Options({"k4v4"}, {300})));
+  EXPECT_EQ(j["kld_behind_1024"]["positions"], 0);
+  EXPECT_TRUE(j["kld_behind_1024"]["mean"].is_null());
+  EXPECT_TRUE(j["kld_behind_1024"]["same_top"].is_null());
+  EXPECT_TRUE(j["kld"]["mean"].is_number());
 }
 
 // A changed model may predict this text better by chance: that is not a quality.

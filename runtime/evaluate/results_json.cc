@@ -60,20 +60,25 @@ Json CacheJson(const CacheBytes& bytes, size_t f16_bytes, const CacheConfig& con
 }
 
 Json SummaryJson(const DivergenceSummary& s) {
-  return {{"mean", s.mean},
-          {"mean_stderr", s.mean_stderr},
-          {"median", s.median},
-          {"p90", s.p90},
-          {"p95", s.p95},
-          {"p99", s.p99},
-          {"p999", s.p999},
-          {"max", s.max},
-          {"positions", s.positions},
-          {"same_top", s.same_top},
-          {"same_top_stderr", s.same_top_stderr},
-          {"ppl_ratio", s.ppl_ratio},
-          {"delta_p_rms", s.delta_p_rms},
-          {"one_minus_tvd", s.one_minus_tvd}};
+  Json j = {{"mean", s.mean},
+            {"mean_stderr", s.mean_stderr},
+            {"median", s.median},
+            {"p90", s.p90},
+            {"p95", s.p95},
+            {"p99", s.p99},
+            {"p999", s.p999},
+            {"max", s.max},
+            {"positions", s.positions},
+            {"same_top", s.same_top},
+            {"same_top_stderr", s.same_top_stderr},
+            {"ppl_ratio", s.ppl_ratio},
+            {"delta_p_rms", s.delta_p_rms},
+            {"one_minus_tvd", s.one_minus_tvd}};
+  if (s.positions > 0) return j;
+  for (const auto& [key, value] : j.items()) {
+    if (key != "positions") value = nullptr;
+  }
+  return j;
 }
 
 Json PplJson(const DivergenceSummary& s) {

@@ -11,6 +11,7 @@ namespace tq {
 nlohmann::ordered_json CacheJson(const CacheBytes& bytes, size_t f16_bytes,
                                  const CacheConfig& config);
 
+// Without positions all but their number is null: nothing was measured, which is no zero.
 nlohmann::ordered_json SummaryJson(const DivergenceSummary& summary);
 // Both perplexities and their ratio, under the keys of `ppl`.
 nlohmann::ordered_json PplJson(const DivergenceSummary& summary);

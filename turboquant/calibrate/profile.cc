@@ -336,6 +336,18 @@ Status Profile::Save(const std::string& folder) const {
   return WriteFileAtomic(folder + "/profile.json", ToJson());
 }
 
+Status Profile::SaveQuality(const std::string& folder, const Quality& quality) {
+  TQ_RETURN_IF_ERROR(Load(folder).status());
+  const std::string path = folder + "/profile.json";
+  TQ_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  Json root = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!root.is_object() || !root.contains("turboquant") || !root["turboquant"].is_object()) {
+    return DataLoss("'", path, "' changed while its quality was measured: it is no profile now");
+  }
+  root["turboquant"]["quality"] = QualityToJson(quality);
+  return WriteFileAtomic(path, root.dump(2) + "\n");
+}
+
 Status Profile::Apply(uint64_t structure_hash, uint64_t weights_hash, CacheConfig* config,
                       std::string* note) const {
   if (model.num_layers != config->num_layers || model.num_kv_heads != config->num_kv_heads ||

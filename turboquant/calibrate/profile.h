@@ -53,7 +53,7 @@ struct Profile {
   // Quality as measured when the profile was made; absent in a profile that was not verified.
   struct Quality {
     int64_t held_out_tokens = 0, windows = 0;
-    double kld_mean = 0, kld_stderr = 0, kld_p99 = 0;  // stderr: over windows
+    double kld_mean = 0, kld_stderr = 0, kld_p99 = 0;  // stderr: of positions or windows
     double floor_kld_mean = 0;                         // of k8v8
     double same_top = 0, ppl_ratio = 0;
     double gate_kld_mean = 0;  // the most that was allowed; 0: nothing was asked for
@@ -82,6 +82,9 @@ struct Profile {
   // Writes the folder; each file is complete or not there.
   Status Save(const std::string& folder) const;
   std::string ToJson() const;
+  // Puts `quality` into the profile.json of `folder`; every other field stays, unknown ones too.
+  // The errors of Load: what it cannot read is left alone.
+  static Status SaveQuality(const std::string& folder, const Quality& quality);
 
   // Sets formats, window, seed and centres of *config, whose shapes and RoPE are the model's.
   // kInvalidArgument names both sides when the structure differs. weights_hash 0 = unknown; a

@@ -75,6 +75,8 @@ Json ProvenanceToJson(const Profile::Calibration& c) {
   return j;
 }
 
+}  // namespace
+
 Json QualityToJson(const Profile::Quality& q) {
   Json j = {{"held_out_tokens", q.held_out_tokens},
             {"windows", q.windows},
@@ -89,8 +91,6 @@ Json QualityToJson(const Profile::Quality& q) {
   j["passed"] = q.passed;
   return j;
 }
-
-}  // namespace
 
 Status ReadProvenance(Fields& top, const std::string& name, Profile* p) {
   if (const Json* calibration = top.Get("calibration")) {

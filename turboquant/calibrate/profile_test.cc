@@ -107,6 +107,24 @@ TEST(Profile, RoundTripsThroughAFolder) {
   ASSERT_EQ(std::system(("rm -r " + std::string(folder)).c_str()), 0);
 }
 
+TEST(Profile, AQualityThatIsWrittenLaterLeavesAllElse) {
+  char folder[] = "/tmp/tq_profile_XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const std::string path = std::string(folder) + "/profile.json";
+  const std::string later = Replace(kJson, "\"layers\"", "\"of_a_later_version\": 7, \"layers\"");
+  ASSERT_TRUE(WriteFileAtomic(path, later).ok());
+  Profile::Quality quality;
+  quality.kld_mean = 0.25;
+  ASSERT_TRUE(Profile::SaveQuality(folder, quality).ok());
+  const Result<Profile> p = Profile::Load(folder);
+  ASSERT_TRUE(p.ok() && p->quality) << p.status().ToString();
+  EXPECT_EQ(p->quality->kld_mean, 0.25);
+  EXPECT_EQ(p->formats, Profile::Parse(kJson, "", "p")->formats);
+  EXPECT_NE(ReadFile(path)->find("\"of_a_later_version\": 7"), std::string::npos);
+  EXPECT_FALSE(Profile::SaveQuality(std::string(folder) + "/none", quality).ok());
+  ASSERT_EQ(std::system(("rm -r " + std::string(folder)).c_str()), 0);
+}
+
 TEST(Profile, KeepsWhatCalibratedAxesNeed) {
   Profile p = *Profile::Parse(kJson, "", "p");
   p.tensors.resize(8);
