@@ -214,7 +214,7 @@ std::string TextReport(const QuantizeFlags& flags, const QuantizeResult& r) {
     TextTable quality({"against the source", "KL mean", "99 %", "same top", "ppl", "ppl ratio"});
     for (const KldRow& row : r.quality->rows) {
       const DivergenceSummary& a = row.total.all;
-      quality.Add({row.name, fmt::format("{:.5f} \u00b1 {:.5f}", a.mean, row.total.StandardError()),
+      quality.Add({row.name, fmt::format("{:.5f} \u00b1 {:.5f}", a.mean, row.total.all.mean_stderr),
                    fmt::format("{:.4f}", a.p99), fmt::format("{:.2f} %", 100 * a.same_top),
                    fmt::format("{:.4f}", a.ppl_q),
                    fmt::format("{:.5f} \u00b1 {:.5f}", a.ppl_ratio, a.ppl_ratio_stderr)});

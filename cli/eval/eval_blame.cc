@@ -49,10 +49,10 @@ std::string TextReport(const BlameResult& r, size_t top) {
     out += fmt::format("Together: --pin \"{}\"\n", r.joint.pin);
     out += fmt::format(
         "  brings the KL from {:.5f} to {:.5f} ({:.0f} % recovered) for {:+.1f} KiB at {} tokens "
-        "({:+.3f} bits per value)\n",
+        "({:+.3f} bits per value);\n  {}\n",
         r.kld, r.joint.kld, 100 * r.joint.recovered / r.kld,
         static_cast<double>(r.joint.cost_bytes) / 1024, FormatCount(r.context_len),
-        r.joint.cost_bits);
+        r.joint.cost_bits, kJointNote);
   }
   if (!r.informative) out += "Not informative: " + r.note + "\n";
   return out;

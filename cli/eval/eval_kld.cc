@@ -55,7 +55,7 @@ Status UpdateProfile(const std::string& folder, const KldResult& r) {
   q.held_out_tokens = r.tokens;
   q.windows = r.windows;
   q.kld_mean = row.total.all.mean;
-  q.kld_stderr = row.total.StandardError();
+  q.kld_stderr = row.total.all.mean_stderr;
   q.kld_p99 = row.total.all.p99;
   q.floor_kld_mean = r.floor.all.mean;
   q.same_top = row.total.all.same_top;
@@ -79,7 +79,7 @@ std::string DistributionTables(const KldResult& r) {
   const auto add = [&](const std::string& name, const KldRow& row, const KldStatistics& s) {
     const DivergenceSummary& a = s.all;
     kld.Add({name, fmt::format("{:.3f}", row.bits_per_value),
-             fmt::format("{:.3f}", row.bits_all_counted), Error(a.mean, s.StandardError(), 5),
+             fmt::format("{:.3f}", row.bits_all_counted), Error(a.mean, a.mean_stderr, 5),
              fmt::format("{:.6f}", a.median), fmt::format("{:.5f}", a.p90),
              fmt::format("{:.5f}", a.p95), fmt::format("{:.4f}", a.p99),
              fmt::format("{:.3f}", a.p999), fmt::format("{:.3f}", a.max),
@@ -105,7 +105,7 @@ std::string PerplexityTable(const KldResult& r) {
     const DivergenceSummary& a = s.all;
     table.Add({name, fmt::format("{:.3f}", row.bits_per_value), fmt::format("{:.4f}", a.ppl_ref),
                fmt::format("{:.4f}", a.ppl_q), Error(a.ppl_ratio, a.ppl_ratio_stderr, 5),
-               fmt::format("{:+.5f}", std::log(a.ppl_ratio)), Error(a.mean, s.StandardError(), 5),
+               fmt::format("{:+.5f}", std::log(a.ppl_ratio)), Error(a.mean, a.mean_stderr, 5),
                fmt::format("{:.2f} %", 100 * a.same_top)});
   };
   for (const KldRow& row : r.rows) {

@@ -38,7 +38,7 @@ std::string TextReport(const SweepResult& r) {
   for (const SweepRow& row : r.rows) {
     table.Add({row.name, fmt::format("{:.3f}", row.bits_per_value),
                fmt::format("{:.1f} %", 100 * row.scales_share),
-               fmt::format("{:.5f} \u00b1 {:.5f}", row.all.mean, row.kld_stderr),
+               fmt::format("{:.5f} \u00b1 {:.5f}", row.all.mean, row.all.mean_stderr),
                fmt::format("{:.4f}", row.all.p99), fmt::format("{:.2f} %", 100 * row.all.same_top),
                fmt::format("{:.5f}", row.all.ppl_ratio),
                row.step_ms ? fmt::format("{:.2f}", *row.step_ms) : "-",

@@ -167,8 +167,7 @@ Status Calibration::Verify() {
     result_.uniform_name = uniform->name;
     result_.uniform_bits = uniform->bits;
     result_.held_out_uniform = std::move(scores[2]);
-    const RunningMean gain =
-        PairedDifference(result_.held_out.window_means, result_.held_out_uniform.window_means);
+    const GroupedMean gain = OverWindows(result_.held_out_uniform, result_.held_out);
     result_.gain = gain.mean();
     result_.gain_stderr = gain.stderr_of_mean();
     // Without a budget the simpler one has to reach the target too.
@@ -236,13 +235,12 @@ void Calibration::Finish() {
   c.objective = options_.objective == Objective::kKld ? "kld" : "cosine";
   c.budget_bits = budget_bits_.value_or(0);
   c.target_kld = options_.gate ? options_.target_kld : 0;
-  const DivergenceSummary s = Summarize(result_.held_out.scores);
-  const RunningMean over_windows = OverWindows(result_.held_out);
+  const DivergenceSummary s = Summarize(result_.held_out.scores, result_.held_out.window_positions);
   Profile::Quality& q = p.quality.emplace();
   q.held_out_tokens = s.positions;
   q.windows = static_cast<int64_t>(held_out_.size());
   q.kld_mean = s.mean;
-  q.kld_stderr = over_windows.stderr_of_mean();
+  q.kld_stderr = s.mean_stderr;
   q.kld_p99 = s.p99;
   q.floor_kld_mean = OverWindows(result_.held_out_floor).mean();
   q.same_top = s.same_top;

@@ -82,9 +82,12 @@ class Blame {
     TQ_RETURN_IF_ERROR(MeasureJoint());
     result_.note = WhyNotInformative(plain_ppl_, arch.vocab_size);
     const BlameEntry& most = result_.layers.front();
-    if (result_.note.empty() && most.recovered < 2 * most.recovered_stderr) {
-      result_.note =
-          "no layer recovers more than twice its standard error: more or longer windows are needed";
+    const double clear = ClearErrors(result_.layers.size());
+    if (result_.note.empty() && most.recovered < clear * most.recovered_stderr) {
+      result_.note = fmt::format(
+          "no layer recovers more than {:.1f} times its standard error, which the best of {} "
+          "reaches by chance: more or longer windows are needed",
+          clear, result_.layers.size());
     }
     result_.informative = result_.note.empty();
     return std::move(result_);
@@ -142,21 +145,20 @@ class Blame {
                         MeasureDivergence(options_.reference, streams, texts_.windows, measure));
     const StreamScores& base = scores[0];
     result_.kld = base.kld.mean();
-    result_.kld_stderr = std::max(base.kld.stderr_of_mean(), OverWindows(base).stderr_of_mean());
-    plain_ppl_ = Summarize(base.scores).ppl_ref;
+    const DivergenceSummary summary = Summarize(base.scores, base.window_positions);
+    result_.kld_stderr = summary.mean_stderr;
+    plain_ppl_ = summary.ppl_ref;
     for (size_t i = 0; i < entries.size(); ++i) {
       const StreamScores& s = scores[i + 1];
-      RunningMean by_position, by_window;
+      RunningMean by_position;
       for (size_t p = 0; p < s.scores.size(); ++p) {
         by_position.Add(base.scores[p].kld - s.scores[p].kld);
-      }
-      for (size_t w = 0; w < s.window_means.size(); ++w) {
-        by_window.Add(base.window_means[w] - s.window_means[w]);
       }
       BlameEntry& e = entries[i];
       e.kld = s.kld.mean();
       e.recovered = by_position.mean();
-      e.recovered_stderr = std::max(by_position.stderr_of_mean(), by_window.stderr_of_mean());
+      e.recovered_stderr =
+          std::max(by_position.stderr_of_mean(), OverWindows(base, s).stderr_of_mean());
       const CacheConfig& config = streams[i + 1].config;
       e.cost_bytes =
           static_cast<int64_t>(CacheFootprint(config, result_.context_len).total()) - result_.bytes;
@@ -167,9 +169,10 @@ class Blame {
 
   Status MeasureJoint() {
     std::vector<const BlameEntry*> by_price;
+    const double clear = ClearErrors(result_.layers.size() + result_.sides.size());
     for (const auto* list : {&result_.layers, &result_.sides}) {
       for (const BlameEntry& e : *list) {
-        if (e.recovered > 2 * e.recovered_stderr && e.cost_bytes > 0) by_price.push_back(&e);
+        if (e.recovered > clear * e.recovered_stderr && e.cost_bytes > 0) by_price.push_back(&e);
       }
     }
     std::stable_sort(by_price.begin(), by_price.end(),
@@ -254,6 +257,17 @@ std::string DescribeSite(const BlameSite& site) {
   return out;
 }
 
+double ClearErrors(size_t sites) {
+  const auto beyond = [](double errors) { return 0.5 * std::erfc(errors / std::sqrt(2.0)); };
+  const double rare = beyond(2) / static_cast<double>(std::max<size_t>(sites, 1));
+  double low = 2, high = 10;
+  while (high - low > 1e-9) {
+    const double middle = 0.5 * (low + high);
+    (beyond(middle) > rare ? low : high) = middle;
+  }
+  return high;
+}
+
 Result<RestoredSite> RestoreSite(const CacheConfig& config, const BlameSite& site, int bits) {
   RestoredSite out{config, ""};
   // Heads of one format are one pin.
@@ -321,6 +335,7 @@ Json BlameJson(const BlameResult& r) {
   if (!r.joint.pin.empty()) {
     j["joint"] = EntryJson(r, r.joint);
     for (const char* key : {"layer", "side"}) j["joint"].erase(key);
+    j["joint"]["note"] = kJointNote;
   }
   return j;
 }
@@ -334,12 +349,12 @@ std::string BlameSection(const BlameResult& r) {
       r.candidate_name, r.model_name, r.kld, r.windows, r.context_len, r.restore_bits));
   if (!r.informative) out += SectionText("Not informative: " + r.note + ".");
   if (!r.joint.pin.empty()) {
-    out += SectionText(
-        fmt::format("Together, --pin \"{}\" brings the KL from {:.5f} to {:.5f} ({:.0f} % "
-                    "recovered) for {:+.3f} "
-                    "bits per value.",
-                    r.joint.pin, r.kld, r.joint.kld,
-                    r.kld > 0 ? 100 * r.joint.recovered / r.kld : 0.0, r.joint.cost_bits));
+    out += SectionText(fmt::format(
+        "Together, --pin \"{}\" brings the KL from {:.5f} to {:.5f} ({:.0f} % "
+        "recovered) for {:+.3f} "
+        "bits per value ({}).",
+        r.joint.pin, r.kld, r.joint.kld, r.kld > 0 ? 100 * r.joint.recovered / r.kld : 0.0,
+        r.joint.cost_bits, kJointNote));
   }
   std::vector<std::vector<std::string>> rows;
   constexpr size_t kShown = 10;

@@ -40,6 +40,10 @@ struct BlameEntry {
   std::string pin;              // for --pin
 };
 
+// Of BlameResult::joint: the best of many figures is partly luck.
+inline constexpr char kJointNote[] =
+    "chosen by and measured on the same windows: expect somewhat less on other text";
+
 struct BlameResult {
   std::string model_name, candidate_name;
   int restore_bits = 8;
@@ -52,7 +56,7 @@ struct BlameResult {
   std::vector<BlameEntry> sides;   // K or V of the worst layers, most recovered first
   std::vector<BlameEntry> heads;   // heads of the worst layers, most recovered first
   // What recovers the most for its bytes, together, measured: layers or sides of layers until about
-  // half the KL is gone, at most worst_share of the layers.
+  // half the KL is gone, at most worst_share of the layers. See kJointNote.
   BlameEntry joint;
   bool informative = true;
   std::string note;
@@ -61,6 +65,10 @@ struct BlameResult {
 // kInvalidArgument: nothing of the candidate has fewer bits than restore_bits; the errors of
 // MeasureDivergence.
 Result<BlameResult> RunBlame(const BlameOptions& options);
+
+// Standard errors that the largest of `sites` figures must reach to be no chance: so many that it
+// is as rare for one of them all as two errors are for a single figure. 2 for one, 3.2 for 30.
+double ClearErrors(size_t sites);
 
 // `config` with a site restored as --pin would, and the pin. kInvalidArgument when the site has no
 // quantized heads.

@@ -64,12 +64,22 @@ TEST_F(BlameTest, RanksEveryLayerSideAndHead) {
   EXPECT_TRUE(j["heads"][0].contains("head"));
   const std::string html = BlameSection(*r);
   EXPECT_NE(html.find("K and V of the worst layers"), std::string::npos);
+  ASSERT_FALSE(r->joint.pin.empty());
+  EXPECT_EQ(j["joint"]["note"], kJointNote);
+  EXPECT_NE(html.find(kJointNote), std::string::npos);
 }
 
 TEST_F(BlameTest, NothingToRestoreIsRefused) {
   const Result<BlameResult> r = RunBlame(Options(model_.Config("k8v8")));
   EXPECT_EQ(r.status().message(), "candidate has no layer below 8 bit that could be restored");
   EXPECT_EQ(r.status().code(), StatusCode::kInvalidArgument);
+}
+
+// P(N(0, 1) > 3.17) = 0.0228 / 30.
+TEST(ClearErrors, GrowWithTheFiguresThatAreTried) {
+  EXPECT_NEAR(ClearErrors(1), 2, 1e-6);
+  EXPECT_NEAR(ClearErrors(30), 3.17, 0.005);
+  EXPECT_GT(ClearErrors(90), ClearErrors(30));
 }
 
 TEST(RestoreSite, GivesThePinOfEachPart) {

@@ -180,7 +180,10 @@ class Measurement {
       TQ_RETURN_IF_ERROR(RunChunk(window, from, to, *reference, lanes));
       from = to;
     }
-    for (Lane& lane : lanes) lane.result->window_means.push_back(lane.window.mean());
+    for (Lane& lane : lanes) {
+      lane.result->window_means.push_back(lane.window.mean());
+      lane.result->window_positions.push_back(lane.window.count());
+    }
     return OkStatus();
   }
 
@@ -244,9 +247,19 @@ class Measurement {
 
 }  // namespace
 
-RunningMean OverWindows(const StreamScores& scores) {
-  RunningMean mean;
-  for (const double m : scores.window_means) mean.Add(m);
+GroupedMean OverWindows(const StreamScores& scores) {
+  GroupedMean mean;
+  for (size_t w = 0; w < scores.window_means.size(); ++w) {
+    mean.Add(scores.window_means[w], scores.window_positions[w]);
+  }
+  return mean;
+}
+
+GroupedMean OverWindows(const StreamScores& a, const StreamScores& b) {
+  GroupedMean mean;
+  for (size_t w = 0; w < a.window_means.size(); ++w) {
+    mean.Add(a.window_means[w] - b.window_means[w], a.window_positions[w]);
+  }
   return mean;
 }
 

@@ -46,16 +46,19 @@ struct DivergenceOptions {
 // What one candidate showed against the reference.
 struct StreamScores {
   std::string name;
-  std::vector<PositionScore> scores;  // windows in order, positions within them in order
-  RunningMean kld;                    // over all scored positions
-  std::vector<double> window_means;   // KL, one for each window; of equal windows, so pairs compare
+  std::vector<PositionScore> scores;      // windows in order, positions within them in order
+  RunningMean kld;                        // over all scored positions
+  std::vector<double> window_means;       // KL, one for each window
+  std::vector<int64_t> window_positions;  // scored in each window: what its mean weighs
   // Cosine of attention outputs to the reference's, [num_layers * num_q_heads], mean over scored
   // positions; empty unless asked for.
   std::vector<double> head_cosine;
 };
 
 // Mean and standard error over windows: positions of one text depend on each other, windows hardly.
-RunningMean OverWindows(const StreamScores& scores);
+GroupedMean OverWindows(const StreamScores& scores);
+// The same of the KL of `a` minus that of `b`, window by window of the same texts.
+GroupedMean OverWindows(const StreamScores& a, const StreamScores& b);
 // Mean cosine of each layer's heads; empty without head_cosine.
 std::vector<double> LayerCosine(const StreamScores& scores, int num_q_heads);
 

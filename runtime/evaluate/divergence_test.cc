@@ -52,6 +52,8 @@ TEST_F(DivergenceTest, ScoresEveryPositionOfEveryWindow) {
   EXPECT_GT(r[1].kld.mean(), 0);
   EXPECT_GT(r[2].kld.mean(), 2 * r[1].kld.mean());
   EXPECT_GT(OverWindows(r[2]).stderr_of_mean(), 0);
+  EXPECT_EQ(r[2].window_positions, (std::vector<int64_t>{700, 333}));
+  EXPECT_NEAR(OverWindows(r[2]).mean(), r[2].kld.mean(), 1e-9) << "longer windows weigh more";
 }
 
 // The same bits, whatever runs beside a candidate, in which groups, with which threads.

@@ -15,6 +15,16 @@ double Quantile(const std::vector<double>& sorted, double q) {
   return sorted[low] + (rank - static_cast<double>(low)) * (sorted[high] - sorted[low]);
 }
 
+// What has a standard error.
+struct Means {
+  RunningMean kld, same_top, delta_nll;
+  void Add(const PositionScore& p) {
+    kld.Add(p.kld);
+    same_top.Add(p.same_top ? 1 : 0);
+    if (p.has_target) delta_nll.Add(p.ref_logprob - p.q_logprob);
+  }
+};
+
 Status NotFinite(const char* whose) {
   return DataLoss("the ", whose, " logits hold NaN or infinity: the row has no distribution");
 }
@@ -31,6 +41,30 @@ void RunningMean::Add(double x) {
 double RunningMean::stderr_of_mean() const {
   if (count_ < 2) return 0;
   return std::sqrt(m2_ / static_cast<double>(count_ - 1) / static_cast<double>(count_));
+}
+
+void GroupedMean::Add(double mean, int64_t count) {
+  if (count > 0) groups_.push_back({mean, static_cast<double>(count)});
+}
+
+double GroupedMean::mean() const {
+  double sum = 0, count = 0;
+  for (const Group& g : groups_) {
+    sum += g.count * g.mean;
+    count += g.count;
+  }
+  return count > 0 ? sum / count : 0;
+}
+
+double GroupedMean::stderr_of_mean() const {
+  if (groups_.size() < 2) return 0;
+  const double middle = mean(), n = static_cast<double>(groups_.size());
+  double squares = 0, count = 0;
+  for (const Group& g : groups_) {
+    squares += std::pow(g.count * (g.mean - middle), 2);
+    count += g.count;
+  }
+  return std::sqrt(n / (n - 1) * squares) / count;
 }
 
 size_t ArgMax(std::span<const float> logits) {
@@ -83,53 +117,74 @@ Status ReferenceRow::Compare(std::span<const float> logits, int64_t target,
   return OkStatus();
 }
 
-DivergenceSummary Summarize(std::span<const PositionScore> scores) {
+DivergenceSummary Summarize(std::span<const PositionScore> scores,
+                            std::span<const int64_t> windows) {
   DivergenceSummary s;
   if (scores.empty()) return s;
   std::vector<double> klds;
   klds.reserve(scores.size());
-  RunningMean kld, same_top, tvd, ref_nll, delta_nll, delta_p_squared;
+  Means all;
+  RunningMean tvd, ref_nll, delta_p_squared;
   for (const PositionScore& p : scores) {
     klds.push_back(p.kld);
-    kld.Add(p.kld);
-    same_top.Add(p.same_top ? 1 : 0);
+    all.Add(p);
     tvd.Add(p.tvd);
     if (!p.has_target) continue;
     ref_nll.Add(-p.ref_logprob);
-    delta_nll.Add(p.ref_logprob - p.q_logprob);
     const double delta_p = std::exp(p.q_logprob) - std::exp(p.ref_logprob);
     delta_p_squared.Add(delta_p * delta_p);
   }
+  GroupedMean kld, same_top, delta_nll;  // over windows
+  for (const int64_t n : windows) {
+    Means window;
+    for (const PositionScore& p : scores.first(static_cast<size_t>(n))) window.Add(p);
+    scores = scores.subspan(static_cast<size_t>(n));
+    kld.Add(window.kld.mean(), window.kld.count());
+    same_top.Add(window.same_top.mean(), window.same_top.count());
+    delta_nll.Add(window.delta_nll.mean(), window.delta_nll.count());
+  }
   std::sort(klds.begin(), klds.end());
-  s.positions = static_cast<int64_t>(scores.size());
-  s.mean = kld.mean();
-  s.mean_stderr = kld.stderr_of_mean();
+  s.positions = all.kld.count();
+  s.mean = all.kld.mean();
+  s.mean_stderr = std::max(all.kld.stderr_of_mean(), kld.stderr_of_mean());
   s.median = Quantile(klds, 0.5);
   s.p90 = Quantile(klds, 0.9);
   s.p95 = Quantile(klds, 0.95);
   s.p99 = Quantile(klds, 0.99);
   s.p999 = Quantile(klds, 0.999);
   s.max = klds.back();
-  s.same_top = same_top.mean();
-  s.same_top_stderr = same_top.stderr_of_mean();
+  s.same_top = all.same_top.mean();
+  s.same_top_stderr = std::max(all.same_top.stderr_of_mean(), same_top.stderr_of_mean());
   s.one_minus_tvd = 1 - tvd.mean();
   s.targets = ref_nll.count();
   if (s.targets > 0) {
     s.ppl_ref = std::exp(ref_nll.mean());
-    s.ppl_ratio = std::exp(delta_nll.mean());
+    s.ppl_ratio = std::exp(all.delta_nll.mean());
     s.ppl_q = s.ppl_ref * s.ppl_ratio;
-    s.ppl_ratio_stderr = s.ppl_ratio * delta_nll.stderr_of_mean();
+    s.ppl_ratio_stderr =
+        s.ppl_ratio * std::max(all.delta_nll.stderr_of_mean(), delta_nll.stderr_of_mean());
     s.delta_p_rms = std::sqrt(delta_p_squared.mean());
   }
   return s;
 }
 
-DivergenceSummary SummarizeBehind(std::span<const PositionScore> scores, int64_t min_quantized) {
+DivergenceSummary SummarizeBehind(std::span<const PositionScore> scores, int64_t min_quantized,
+                                  std::span<const int64_t> windows) {
   std::vector<PositionScore> kept;
-  for (const PositionScore& p : scores) {
-    if (p.quantized_behind >= min_quantized) kept.push_back(p);
+  std::vector<int64_t> kept_of_windows;
+  const auto keep = [&](std::span<const PositionScore> some) {
+    const size_t before = kept.size();
+    for (const PositionScore& p : some) {
+      if (p.quantized_behind >= min_quantized) kept.push_back(p);
+    }
+    kept_of_windows.push_back(static_cast<int64_t>(kept.size() - before));
+  };
+  if (windows.empty()) keep(scores);
+  for (const int64_t n : windows) {
+    keep(scores.first(static_cast<size_t>(n)));
+    scores = scores.subspan(static_cast<size_t>(n));
   }
-  return Summarize(kept);
+  return Summarize(kept, kept_of_windows);
 }
 
 std::vector<PositionBucket> ByPosition(std::span<const PositionScore> scores, int max_buckets) {

@@ -27,6 +27,23 @@ class RunningMean {
   double mean_ = 0, m2_ = 0;
 };
 
+// Mean of values that come in groups and depend on each other within one: positions of windows.
+// Groups may differ in size and weigh by it; the error is a ratio estimator's (Cochran, Sampling
+// Techniques, 1977, chapter 6).
+class GroupedMean {
+ public:
+  void Add(double mean, int64_t count);  // of one group; one without values is left out
+  int64_t groups() const { return static_cast<int64_t>(groups_.size()); }
+  double mean() const;            // of all values; 0 without
+  double stderr_of_mean() const;  // 0 below two groups
+
+ private:
+  struct Group {
+    double mean = 0, count = 0;
+  };
+  std::vector<Group> groups_;
+};
+
 // What one position adds to the statistics.
 struct PositionScore {
   int64_t position = 0;
@@ -61,6 +78,7 @@ class ReferenceRow {
 // Index of the first largest value; `logits` must not be empty.
 size_t ArgMax(std::span<const float> logits);
 
+// Standard errors are the larger of those over positions and over windows.
 struct DivergenceSummary {
   int64_t positions = 0;
   double mean = 0, mean_stderr = 0, median = 0, p90 = 0, p95 = 0, p99 = 0, p999 = 0, max = 0;
@@ -73,9 +91,12 @@ struct DivergenceSummary {
 };
 
 // Statistics over `scores`; percentiles interpolate between neighbours. Empty input: all zeros.
-DivergenceSummary Summarize(std::span<const PositionScore> scores);
+// `windows`: how many of the scores are of each window, in order; empty: all are of one.
+DivergenceSummary Summarize(std::span<const PositionScore> scores,
+                            std::span<const int64_t> windows = {});
 // Only those with at least `min_quantized` quantized tokens behind them.
-DivergenceSummary SummarizeBehind(std::span<const PositionScore> scores, int64_t min_quantized);
+DivergenceSummary SummarizeBehind(std::span<const PositionScore> scores, int64_t min_quantized,
+                                  std::span<const int64_t> windows = {});
 
 struct PositionBucket {
   int64_t first = 0, end = 0;  // positions [first, end)

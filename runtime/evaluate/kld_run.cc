@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "runtime/evaluate/compare.h"
@@ -24,19 +25,28 @@ bool Quantizes(const CacheConfig& config) {
                      [](const HeadFormat& f) { return f.k.bits < 16 || f.v.bits < 16; });
 }
 
-KldStatistics Statistics(const std::string& name, std::span<const PositionScore> scores,
-                         std::span<const double> window_means, bool quantizes) {
+// The `count` windows of `scores` from `first` on.
+KldStatistics Statistics(const std::string& name, const StreamScores& scores, size_t first,
+                         size_t count, bool quantizes) {
   KldStatistics s;
   s.name = name;
-  s.all = Summarize(scores);
-  if (quantizes) s.behind = SummarizeBehind(scores, KldResult::kBehind);
-  for (const double m : window_means) s.over_windows.Add(m);
+  const auto before = std::span(scores.window_positions).first(first);
+  const auto windows = std::span(scores.window_positions).subspan(first, count);
+  const auto sum = [](std::span<const int64_t> sizes) {
+    return static_cast<size_t>(std::accumulate(sizes.begin(), sizes.end(), int64_t{0}));
+  };
+  const auto positions = std::span(scores.scores).subspan(sum(before), sum(windows));
+  s.all = Summarize(positions, windows);
+  if (quantizes) s.behind = SummarizeBehind(positions, KldResult::kBehind, windows);
+  for (size_t w = first; w < first + count; ++w) {
+    s.over_windows.Add(scores.window_means[w], scores.window_positions[w]);
+  }
   return s;
 }
 
 void Judge(const KldStatistics& floor, const std::string& floor_name, KldRow* row) {
   const KldStatistics& s = row->total;
-  const double noise = 2 * std::hypot(s.StandardError(), floor.StandardError());
+  const double noise = 2 * std::hypot(s.all.mean_stderr, floor.all.mean_stderr);
   // Few or short windows have large errors: they must not make everything look the same.
   if (s.all.mean <= std::min(floor.all.mean + noise, 2 * floor.all.mean)) {
     row->verdict = KldVerdict::kSame;
@@ -81,21 +91,14 @@ KldRow MakeRow(const KldOptions& options, const Stream& stream, const StreamScor
   row.scales_share = ScalesShare(row.config);
   row.kernel = KernelNames(row.config);
   const bool quantizes = Quantizes(row.config);
-  row.total = Statistics("all", scores.scores, scores.window_means, quantizes);
+  row.total = Statistics("all", scores, 0, scores.window_means.size(), quantizes);
   row.by_position = ByPosition(scores.scores);
   row.head_cosine = scores.head_cosine;
   row.layer_cosine = LayerCosine(scores, stream.model->arch().num_q_heads);
-  std::span<const PositionScore> rest = scores.scores;
-  std::span<const double> means = scores.window_means;
-  const size_t unscored =
-      static_cast<size_t>(options.measure.first_scored) + (options.measure.score_last ? 0 : 1);
+  size_t first = 0;
   for (const EvalText& text : options.texts) {
-    size_t positions = 0;
-    for (const std::vector<TokenId>& w : text.windows) positions += w.size() - unscored;
-    row.texts.push_back(
-        Statistics(text.name, rest.first(positions), means.first(text.windows.size()), quantizes));
-    rest = rest.subspan(positions);
-    means = means.subspan(text.windows.size());
+    row.texts.push_back(Statistics(text.name, scores, first, text.windows.size(), quantizes));
+    first += text.windows.size();
   }
   return row;
 }
@@ -122,7 +125,7 @@ Json RowJson(const KldResult& result, const KldRow& row) {
   PutStatistics(row.total, &j);
   j["by_text"] = Json::array();
   for (const KldStatistics& t : row.texts) {
-    Json text = {{"text", t.name}, {"windows", t.over_windows.count()}};
+    Json text = {{"text", t.name}, {"windows", t.over_windows.groups()}};
     PutStatistics(t, &text);
     j["by_text"].push_back(std::move(text));
   }
@@ -153,10 +156,6 @@ Json RowJson(const KldResult& result, const KldRow& row) {
 }
 
 }  // namespace
-
-double KldStatistics::StandardError() const {
-  return std::max(all.mean_stderr, over_windows.stderr_of_mean());
-}
 
 void ApplyGate(KldResult* result) {
   for (KldRow& row : result->rows) {
@@ -218,8 +217,8 @@ Result<KldResult> RunKld(const KldOptions& options) {
   TQ_ASSIGN_OR_RETURN(const std::vector<StreamScores> scores,
                       MeasureDivergence(options.reference, streams, all.windows, measure));
   result.floor_name = options.floor.name;
-  result.floor =
-      Statistics(result.floor_name, scores[floor_at].scores, scores[floor_at].window_means, true);
+  result.floor = Statistics(result.floor_name, scores[floor_at], 0,
+                            scores[floor_at].window_means.size(), true);
   for (size_t c = 0; c < options.candidates.size(); ++c) {
     KldRow row = MakeRow(options, streams[c], scores[c], result.context_len);
     Judge(result.floor, result.floor_name, &row);

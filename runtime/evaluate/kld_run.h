@@ -52,9 +52,7 @@ enum class KldVerdict {
 struct KldStatistics {
   std::string name;
   DivergenceSummary all, behind;  // behind: >= kBehind quantized tokens behind the position
-  RunningMean over_windows;       // of the means of the windows
-  // Of the mean KL: the larger of those over positions and over windows.
-  double StandardError() const;
+  GroupedMean over_windows;       // of the mean KL
 };
 
 struct KldRow {

@@ -13,7 +13,7 @@ std::vector<std::string> Cells(const std::string& name, const KldRow& row, const
   const DivergenceSummary& a = s.all;
   return {name,
           fmt::format("{:.3f}", row.bits_per_value),
-          fmt::format("{:.5f} \u00b1 {:.5f}", a.mean, s.StandardError()),
+          fmt::format("{:.5f} \u00b1 {:.5f}", a.mean, a.mean_stderr),
           fmt::format("{:.5f}", a.median),
           fmt::format("{:.4f}", a.p99),
           fmt::format("{:.3f}", a.p999),

@@ -160,6 +160,40 @@ TEST(Summarize, HandComputedStatistics) {
   EXPECT_NEAR(s.delta_p_rms, std::sqrt(0.0625 / 2), 1e-12);
 }
 
+// Groups of 10 and 30: mean (10 + 90) / 40; squares of 10 x 1.5 and 30 x 0.5, twice, over 40.
+TEST(GroupedMean, WeighsGroupsByTheirSize) {
+  GroupedMean mean;
+  mean.Add(1, 10);
+  EXPECT_EQ(mean.stderr_of_mean(), 0);
+  mean.Add(3, 30);
+  mean.Add(7, 0);
+  EXPECT_EQ(mean.groups(), 2);
+  EXPECT_NEAR(mean.mean(), 2.5, 1e-12);
+  EXPECT_NEAR(mean.stderr_of_mean(), std::sqrt(2 * (225.0 + 225.0)) / 40, 1e-12);
+  GroupedMean equal;
+  RunningMean plain;
+  for (const double x : {0.1, 0.7, 0.2}) {
+    equal.Add(x, 5);
+    plain.Add(x);
+  }
+  EXPECT_NEAR(equal.stderr_of_mean(), plain.stderr_of_mean(), 1e-12);
+}
+
+// Positions of a window that are all alike are one observation.
+TEST(Summarize, ErrorsCountWindowsThatAreAllAlikeWithin) {
+  std::vector<PositionScore> scores;
+  for (int i = 0; i < 4; ++i) scores.push_back(Score(i, 0.1, 0.5, 0.5));
+  for (int i = 0; i < 4; ++i) scores.push_back(Score(i, 0.4, 0.5, 0.25));
+  const int64_t windows[] = {4, 4};
+  const DivergenceSummary s = Summarize(scores, windows);
+  EXPECT_EQ(s.positions, 8);
+  EXPECT_NEAR(s.mean_stderr, 0.15, 1e-12);
+  EXPECT_NEAR(s.same_top_stderr, 0.5, 1e-12);
+  EXPECT_NEAR(s.ppl_ratio_stderr, std::sqrt(2.0) * std::log(2.0) / 2, 1e-12);
+  EXPECT_LT(Summarize(scores).same_top_stderr, 0.2);
+  EXPECT_NEAR(SummarizeBehind(scores, 0, windows).same_top_stderr, 0.5, 1e-12);
+}
+
 TEST(Summarize, EmptyAndSingle) {
   EXPECT_EQ(Summarize({}).positions, 0);
   const std::vector<PositionScore> one = {Score(0, 0.5, 0.5, 0.5)};

@@ -116,7 +116,7 @@ void CompareSweepRows(SweepResult* result) {
         row.on_time_front = false;
       }
       const bool clearly =
-          other.all.mean + std::hypot(other.kld_stderr, row.kld_stderr) < row.all.mean;
+          other.all.mean + std::hypot(other.all.mean_stderr, row.all.mean_stderr) < row.all.mean;
       if (&other != &row && other.bits_per_value <= row.bits_per_value && clearly &&
           (better == nullptr || other.all.mean < better->all.mean)) {
         better = &other;
@@ -153,8 +153,7 @@ Result<SweepResult> RunSweep(const SweepOptions& options) {
     row.bits_per_value = SealedBitsPerValue(row.config);
     row.bits_all_counted = 16 / FootprintRatio(row.config, result.context_len);
     row.scales_share = ScalesShare(row.config);
-    row.all = Summarize(scores[i].scores);
-    row.kld_stderr = std::max(row.all.mean_stderr, OverWindows(scores[i]).stderr_of_mean());
+    row.all = Summarize(scores[i].scores, scores[i].window_positions);
     if (options.step_ms) {
       TQ_ASSIGN_OR_RETURN(row.step_ms, options.step_ms(stream));
     }
@@ -211,7 +210,7 @@ std::string SweepSection(const SweepResult& r) {
     if (row.on_bits_front) front.push_back(rows.size());
     rows.push_back({row.name, fmt::format("{:.3f}", row.bits_per_value),
                     fmt::format("{:.1f} %", 100 * row.scales_share),
-                    fmt::format("{:.5f} \u00b1 {:.5f}", row.all.mean, row.kld_stderr),
+                    fmt::format("{:.5f} \u00b1 {:.5f}", row.all.mean, row.all.mean_stderr),
                     fmt::format("{:.4f}", row.all.p99),
                     fmt::format("{:.2f} %", 100 * row.all.same_top),
                     fmt::format("{:.5f}", row.all.ppl_ratio),

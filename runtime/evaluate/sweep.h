@@ -32,7 +32,6 @@ struct SweepRow {
   double bits_all_counted = 0;  // at the length of the windows
   double scales_share = 0;      // of the bytes of a sealed block
   DivergenceSummary all;
-  double kld_stderr = 0;
   std::optional<double> step_ms;
   bool on_bits_front = false;  // no other has fewer bits and a smaller KL
   bool on_time_front = false;  // no other has a shorter step and a smaller KL

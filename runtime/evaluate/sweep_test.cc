@@ -14,7 +14,7 @@ SweepRow Row(const std::string& name, double bits, double scales, double kld, do
   row.bits_per_value = bits;
   row.scales_share = scales;
   row.all.mean = kld;
-  row.kld_stderr = error;
+  row.all.mean_stderr = error;
   row.step_ms = ms;
   return row;
 }
