@@ -189,6 +189,11 @@ std::vector<std::pair<std::string, std::string>> Provenance(const QuantizeFlags&
     out.emplace_back("allocation",
                      fmt::format("least sum of measured KL under {} bytes", result.budget_bytes));
   }
+  if (result.lost_feedback > 0) {
+    out.emplace_back("without_feedback", fmt::format("{} matrices whose inputs have no second "
+                                                     "moments",
+                                                     result.lost_feedback));
+  }
   if (flags.requantize) out.emplace_back("requantized", "from weights that were quantized already");
   return out;
 }
@@ -206,10 +211,11 @@ std::string TextReport(const QuantizeFlags& flags, const QuantizeResult& r) {
   }
   out += kinds.ToString() + "\n";
   if (!r.quality) {
+    out += WhyNotMeasured(r) + ".";
     out += flags.data.data.empty()
-               ? "No --data: all inputs counted the same and nothing was measured. With a text of "
-                 "your own,\nerrors go where they harm least and are reported.\n"
-               : "Nothing was measured: no held-out text.\n";
+               ? " With a text of your own,\nerrors go where they harm least and "
+                 "are reported.\n"
+               : "\n";
   } else {
     TextTable quality({"against the source", "KL mean", "99 %", "same top", "ppl", "ppl ratio"});
     for (const KldRow& row : r.quality->rows) {
@@ -264,6 +270,12 @@ Result<int> RunQuantize(const QuantizeFlags& flags) {
     file = &source->model->file();
     TQ_ASSIGN_OR_RETURN(result.plan, WeightPlan::Create(*file, target, flags.requantize));
     TQ_ASSIGN_OR_RETURN(statistics, Calibrate(flags, target, *source, *texts, progress, &result));
+    result.lost_feedback = statistics->NoteLostFeedback(&result.plan);
+    if (result.lost_feedback > 0) {
+      PrintNote(flags.output,
+                fmt::format("{} matrices are rounded without feedback: --json says why",
+                            result.lost_feedback));
+    }
   }
   std::unique_ptr<ThreadPool> own_pool;
   if (!source) own_pool = std::make_unique<ThreadPool>(flags.threads);

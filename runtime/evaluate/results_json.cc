@@ -75,8 +75,8 @@ Json SummaryJson(const DivergenceSummary& s) {
             {"delta_p_rms", s.delta_p_rms},
             {"one_minus_tvd", s.one_minus_tvd}};
   if (s.positions > 0) return j;
-  for (const auto& [key, value] : j.items()) {
-    if (key != "positions") value = nullptr;
+  for (auto it = j.begin(); it != j.end(); ++it) {
+    if (it.key() != "positions") *it = nullptr;
   }
   return j;
 }

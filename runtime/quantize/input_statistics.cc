@@ -104,6 +104,9 @@ Result<InputStatistics> InputStatistics::Collect(Model& model,
     if (wanted && moment_bytes + bytes <= options.max_moment_bytes) {
       moment_bytes += bytes;
       s.moments.resize(static_cast<size_t>(n * n));
+    } else if (wanted) {
+      s.lost = StrCat("second moments of all inputs do not fit into ", options.max_moment_bytes,
+                      " bytes");
     }
     if (!s.moments.empty() && status.ok()) status = moments.Add(x, rows, n, &s.moments);
     for (int r = 0; r < rows; ++r, x += n) {
@@ -156,6 +159,7 @@ Status InputStatistics::MakeFactors(const StatisticsOptions& options, ThreadPool
         s.moments.assign(work.begin(), work.end());
       } else {
         s.moments.clear();
+        s.lost = "the second moments of its inputs have no inverse";
       }
     });
     if (!ReportProgress(options.progress, first, all.size(), "relating inputs")) {
@@ -178,6 +182,18 @@ std::span<const float> InputStatistics::Factor(const TensorPlan& tensor) const {
   const auto it = key ? sums_.find(*key) : sums_.end();
   if (it == sums_.end()) return {};
   return it->second.moments;
+}
+
+int InputStatistics::NoteLostFeedback(WeightPlan* plan) const {
+  int lost = 0;
+  for (TensorPlan& t : plan->tensors) {
+    const std::optional<Key> key = KeyOf(t);
+    const auto it = key ? sums_.find(*key) : sums_.end();
+    if (it == sums_.end() || it->second.lost.empty() || !IsBlockType(t.type)) continue;
+    t.reason += "; without feedback: " + it->second.lost;
+    ++lost;
+  }
+  return lost;
 }
 
 std::vector<float> InputStatistics::Importance(const TensorPlan& tensor) const {

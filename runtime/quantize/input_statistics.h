@@ -40,12 +40,17 @@ class InputStatistics {
   std::vector<float> Importance(const TensorPlan& tensor) const;
   // U of encode_feedback.h, [n][n]; empty: this input has no second moments.
   std::span<const float> Factor(const TensorPlan& tensor) const;
+  // Adds to the reason of every tensor that was to be rounded with feedback, and cannot be, why
+  // not; how many there are. What options and experts leave out is as asked for, and not among
+  // them.
+  int NoteLostFeedback(WeightPlan* plan) const;
   int64_t tokens() const { return tokens_; }
 
  private:
   struct Sums {
     std::vector<double> squares;
-    std::vector<float> moments;  // [n][n], then U; empty: too large
+    std::vector<float> moments;  // [n][n], then U; empty: none
+    std::string lost;            // why `moments` are missing though they were wanted
     int64_t rows = 0;
   };
   using Key = std::tuple<Model::ProductInput, int, int>;  // layer, expert

@@ -41,6 +41,11 @@ std::vector<const WeightSite*> WorstSites(const std::vector<WeightSite>& sites) 
 
 }  // namespace
 
+std::string WhyNotMeasured(const QuantizeResult& r) {
+  return r.data.is_null() ? "No --data: all inputs counted the same and nothing was measured"
+                          : "Nothing was measured: no held-out text";
+}
+
 std::string TypeCounts(const WeightPlan& plan) {
   std::map<WeightType, int> counts;
   for (const TensorPlan& t : plan.tensors) {
@@ -82,6 +87,7 @@ Json QuantizeJson(const QuantizeResult& r) {
   if (r.budget_bytes > 0) j["budget_bytes"] = r.budget_bytes;
   j["types"] = TypeCounts(r.plan);
   j["calibration_tokens"] = r.calibration_tokens;
+  j["lost_feedback"] = r.lost_feedback;
   if (!r.data.is_null()) j["data"] = r.data;
   j["kinds"] = Json::array();
   for (const KindSummary& k : SummarizeKinds(r.plan)) {
@@ -107,7 +113,7 @@ Json QuantizeJson(const QuantizeResult& r) {
     }
   }
   j["informative"] = r.quality && r.quality->informative;
-  if (!r.quality) j["note"] = "no text was named: nothing was measured";
+  if (!r.quality) j["note"] = WhyNotMeasured(r);
   if (r.quality && !r.quality->informative) j["note"] = r.quality->note;
   if (r.quality) j["quality"] = KldJson(*r.quality);
   return j;
@@ -146,7 +152,7 @@ std::string QuantizeSection(const QuantizeResult& r) {
     out += ChartCard(chart);
   }
   if (!r.quality) {
-    return out + SectionText("Nothing was measured: no text was named with --data.");
+    return out + SectionText(WhyNotMeasured(r) + ".");
   }
   return out + KldSection(*r.quality);
 }

@@ -20,10 +20,14 @@ struct QuantizeResult {
   double predicted_kld = 0;                 // of the allocation
   size_t budget_bytes = 0;                  // of the tensors; 0: none
   int64_t calibration_tokens = 0;           // 0: all inputs counted the same
-  nlohmann::ordered_json data;              // null, or what calibration and proof were read from
+  int lost_feedback = 0;        // tensors whose reason says why they were rounded without feedback
+  nlohmann::ordered_json data;  // null, or what calibration and proof were read from
   // Weights alone, cache alone, both, against the source, on held-out text.
   std::optional<KldResult> quality;
 };
+
+// Why there is no quality.
+std::string WhyNotMeasured(const QuantizeResult& result);
 
 // "Q4_K (120), Q6_K (30)": of the tensors with rows, the most frequent first.
 std::string TypeCounts(const WeightPlan& plan);

@@ -199,6 +199,31 @@ TEST_F(QuantizeTest, FactorsInvertTheMomentsOfInputs) {
   EXPECT_TRUE(none->Factor(Tensor(plan, "blk.0.ffn_down.weight")).empty()) << "96 columns";
 }
 
+// Moments of the first layers' inputs fit, those of the last one's do not: its tensors say so.
+TEST_F(QuantizeTest, LostFeedbackIsNamed) {
+  WeightPlan plan = Plan("int4");
+  EXPECT_EQ(Statistics().NoteLostFeedback(&plan), 0);
+  const auto windows = SomeWindows(tiny_.vocab);
+  const auto few = InputStatistics::Collect(
+      *model_, windows, StatisticsOptions{.max_moment_bytes = 20000, .progress = {}}, pool_);
+  ASSERT_TRUE(few.ok());
+  EXPECT_EQ(few->NoteLostFeedback(&plan), 11) << "all but the first q, k and v";
+  EXPECT_EQ(Tensor(plan, "blk.0.attn_q.weight").reason.find("feedback"), std::string::npos);
+  EXPECT_TRUE(Tensor(plan, "blk.1.ffn_down.weight")
+                  .reason.ends_with("; without feedback: second moments of all inputs do not fit "
+                                    "into 20000 bytes"));
+  EXPECT_TRUE(few->Factor(Tensor(plan, "blk.1.ffn_down.weight")).empty());
+}
+
+TEST(QuantizeJson, SaysWhyNothingWasMeasured) {
+  QuantizeResult r;
+  EXPECT_EQ(QuantizeJson(r)["note"],
+            "No --data: all inputs counted the same and nothing was measured");
+  r.data["corpus"] = 1;
+  EXPECT_EQ(QuantizeJson(r)["note"], "Nothing was measured: no held-out text");
+  EXPECT_NE(QuantizeSection(r).find("no held-out text"), std::string::npos);
+}
+
 TEST_F(QuantizeTest, MeasuringLeavesTheModelAsItWas) {
   const auto windows = SomeWindows(tiny_.vocab);
   const std::vector<float> before = Logits(*model_, windows[0]);
