@@ -38,7 +38,8 @@ ordered_json Json(const GenerationsGroup& g) {
   j["similarity"] = Json(g.similarity);
   j["facts"] = Json(g.facts);
   j["same_answers"] = g.same_answers;
-  j["right"] = Json(g.right);
+  // Where the plain model is never right, nothing can be lost: a gate skips what is null.
+  j["right"] = g.right.baseline > 0 ? Json(g.right) : ordered_json(nullptr);
   j["repetition"] = Json(g.repetition);
   j["words"] = Json(g.words);
   j["drift"] = Json(g.drift);

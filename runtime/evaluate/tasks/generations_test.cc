@@ -117,6 +117,15 @@ TEST(Generations, AWrongDigitIsSeenInTheFacts) {
   EXPECT_EQ(result->cases[2].added, std::vector<std::string>{"902"});
 }
 
+TEST(Generations, RightAnswersSayNothingWhereThePlainModelHasNone) {
+  GenerationsOptions options = Options(2);
+  for (Prompt& prompt : options.prompts) prompt.expected = "never said";
+  const auto result = Measure(Honest, options);
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_EQ(result->all.right.prompts, 2);
+  EXPECT_TRUE(GenerationsJson(*result)["right"].is_null());
+}
+
 TEST(Generations, OtherMeaningAndLoopsLowerSimilarityAndRaiseRepetition) {
   const auto result = Measure(
       [](const std::string&, uint64_t) {
