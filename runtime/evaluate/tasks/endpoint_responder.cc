@@ -59,7 +59,8 @@ int OnProgress(void* user, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
 }
 
 // What a server says about an error, on one line: error.message, message, detail, or the body.
-std::string ServerWords(const std::string& body) {
+// Some repeat the key that they were sent.
+std::string ServerWords(const std::string& body, const std::string& key) {
   std::string words = body;
   if (const Result<ordered_json> json = ParseJson<ordered_json>(body, "error");
       json.ok() && json->is_object()) {
@@ -75,13 +76,32 @@ std::string ServerWords(const std::string& body) {
   for (char& c : words) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
   }
+  for (size_t at = 0; !key.empty() && (at = words.find(key, at)) != std::string::npos;) {
+    words.replace(at, key.size(), "[key]");
+    at += 5;
+  }
   constexpr size_t kMost = 300;
   if (words.size() > kMost) words = words.substr(0, kMost) + "...";
   return words.empty() ? "nothing" : "\"" + words + "\"";
 }
 
-// The URL without what follows the version, and checked.
+using ParsedUrl = std::unique_ptr<CURLU, decltype(&curl_url_cleanup)>;
+
+std::string PartOf(const ParsedUrl& url, CURLUPart part) {
+  char* text = nullptr;
+  if (curl_url_get(url.get(), part, &text, 0) != CURLUE_OK) return "";
+  std::string out = text;
+  curl_free(text);
+  return out;
+}
+
+// The URL without what follows the version, and checked. Messages hold none that may hold a secret.
 Result<std::string> BaseUrl(std::string url) {
+  if (url.find_first_of("?#") != std::string::npos) {
+    return InvalidArgument(
+        "the URL of the endpoint holds a query or a fragment ('?' or '#'); write it up to the "
+        "version and give the key in an environment variable, since URLs go into reports");
+  }
   while (url.ends_with('/')) url.pop_back();
   for (const std::string_view tail : {"/chat/completions", "/completions"}) {
     if (url.ends_with(tail)) {
@@ -89,24 +109,31 @@ Result<std::string> BaseUrl(std::string url) {
       break;
     }
   }
-  const std::unique_ptr<CURLU, decltype(&curl_url_cleanup)> parsed(curl_url(), curl_url_cleanup);
+  const ParsedUrl parsed(curl_url(), curl_url_cleanup);
   if (curl_url_set(parsed.get(), CURLUPART_URL, url.c_str(), 0) != CURLUE_OK ||
       !(url.starts_with("http://") || url.starts_with("https://"))) {
     return InvalidArgument("'", url,
                            "' is not the URL of an endpoint; write it up to the version, "
                            "e.g. http://localhost:8000/v1");
   }
-  char* user = nullptr;
-  if (curl_url_get(parsed.get(), CURLUPART_USER, &user, 0) == CURLUE_OK) {
-    curl_free(user);
+  if (!PartOf(parsed, CURLUPART_USER).empty() || !PartOf(parsed, CURLUPART_PASSWORD).empty()) {
     return InvalidArgument(
-        "the URL of the endpoint holds a user name; give the key in an environment variable, since "
-        "URLs go into reports");
+        "the URL of the endpoint holds a user name or a password; give the key in an environment "
+        "variable, since URLs go into reports");
   }
   return url;
 }
 
-Result<std::string> ReadKey(const std::string& variable) {
+// OPENAI_API_KEY is for OpenAI: no other host sees it unless it is named.
+bool IsOpenAi(const std::string& url) {
+  const ParsedUrl parsed(curl_url(), curl_url_cleanup);
+  return curl_url_set(parsed.get(), CURLUPART_URL, url.c_str(), 0) == CURLUE_OK &&
+         PartOf(parsed, CURLUPART_SCHEME) == "https" &&
+         PartOf(parsed, CURLUPART_HOST) == "api.openai.com";
+}
+
+Result<std::string> ReadKey(const std::string& variable, const std::string& url) {
+  if (variable.empty() && !IsOpenAi(url)) return std::string();
   const std::string name = variable.empty() ? "OPENAI_API_KEY" : variable;
   const char* value = std::getenv(name.c_str());
   if (value == nullptr || *value == '\0') {
@@ -161,7 +188,7 @@ Result<std::unique_ptr<EndpointResponder>> EndpointResponder::Create(EndpointOpt
   if (!CurlIsReady()) return Unavailable("libcurl could not be started");
   auto state = std::make_unique<State>();
   TQ_ASSIGN_OR_RETURN(state->base, BaseUrl(options.url));
-  TQ_ASSIGN_OR_RETURN(state->key, ReadKey(options.api_key_variable));
+  TQ_ASSIGN_OR_RETURN(state->key, ReadKey(options.api_key_variable, state->base));
   if (options.max_retries < 0 || options.connect_seconds <= 0 || options.timeout_seconds <= 0) {
     return InvalidArgument("endpoint: ", options.max_retries, " retries, ", options.connect_seconds,
                            " s to connect, ", options.timeout_seconds,
@@ -254,12 +281,12 @@ Status EndpointResponder::State::Wait(double seconds, const std::atomic<bool>* c
 
 Status EndpointResponder::State::ErrorOf(const std::string& url, const Answer& answer) const {
   const std::string what =
-      StrCat(url, " answered ", answer.http_status, ": ", ServerWords(answer.body));
+      StrCat(url, " answered ", answer.http_status, ": ", ServerWords(answer.body, key));
   switch (answer.http_status) {
     case 401:
     case 403:
-      return Unavailable(what, key.empty() ? "; no API key was sent: set OPENAI_API_KEY or name "
-                                             "another variable"
+      return Unavailable(what, key.empty() ? "; no API key was sent: name the variable that "
+                                             "holds it (--baseline-key-env, --candidate-key-env)"
                                            : "; the API key was refused");
     case 404:
       return Unavailable(what, "; check the URL (up to the version, e.g. .../v1) and the model");
@@ -291,7 +318,8 @@ Result<ordered_json> EndpointResponder::State::Send(const std::string& path,
     if (answer->http_status == 200) {
       Result<ordered_json> json = ParseJson<ordered_json>(answer->body, url);
       if (json.ok()) return json;
-      return InvalidArgument(url, " answered with what is not JSON: ", ServerWords(answer->body));
+      return InvalidArgument(url,
+                             " answered with what is not JSON: ", ServerWords(answer->body, key));
     }
     if (!IsWorthARetry(answer->http_status) || last) return ErrorOf(url, *answer);
     if (answer->retry_after > kMostWaitSeconds) {

@@ -84,12 +84,13 @@ class LocalResponder : public Responder {
 
 // --- An endpoint --------------------------------------------------------------------------------
 struct EndpointOptions {
-  // Up to the version, "https://host:8000/v1"; a path that goes on to /chat/completions or
-  // /completions is cut there.
+  // Up to the version, without user, query and fragment, "https://host:8000/v1"; a path that goes
+  // on to /chat/completions or /completions is cut there.
   std::string url = {};
   // Sent as "model". Empty: the request's own, or else the only one of GET /models.
   std::string model = {};
-  // The environment variable that holds the API key. Empty: OPENAI_API_KEY if that is set.
+  // The environment variable that holds the API key. Empty: OPENAI_API_KEY, if that is set and the
+  // URL is https://api.openai.com; other hosts get no key that was not named for them.
   std::string api_key_variable = {};
   double connect_seconds = 10;
   double timeout_seconds = 600;  // of one attempt
@@ -134,6 +135,10 @@ Result<std::vector<Reply>> ParseReplies(const nlohmann::ordered_json& response);
 // The first choice of the answer.
 Result<Reply> Ask(Responder& responder, const nlohmann::ordered_json& request,
                   const std::atomic<bool>* cancel = nullptr);
+
+// A candidate that answers a smaller share of what the baseline answers fails: the few that it does
+// answer say little about it.
+inline constexpr double kLeastAnswered = 0.9;
 
 // True for errors of one request, after which the next can be tried.
 bool IsErrorOfOneRequest(const Status& status);

@@ -233,6 +233,25 @@ TEST(EndpointResponder, AsksForTheOnlyModelOnce) {
   EXPECT_NE(status.message().find("names 2 models: a, b"), std::string::npos) << status.message();
 }
 
+TEST(EndpointResponder, AKeyGoesOnlyWhereItWasNamedForAndIsNotRepeated) {
+  std::string headers;
+  HttpServerForTest server([&](const HttpServerForTest::Request& request) {
+    headers = request.headers;
+    return HttpServerForTest::Response{401, R"({"message": "bad key secret-key of secret-key"})"};
+  });
+  ::setenv("OPENAI_API_KEY", "secret-key", 1);
+  (void)Endpoint(server.url(), {.model = "m"})->Respond(ChatRequest());
+  EXPECT_EQ(headers.find("secret-key"), std::string::npos);
+  const Status refused =
+      Endpoint(server.url(), {.model = "m", .api_key_variable = "OPENAI_API_KEY"})
+          ->Respond(ChatRequest())
+          .status();
+  ::unsetenv("OPENAI_API_KEY");
+  EXPECT_NE(headers.find("secret-key"), std::string::npos);
+  EXPECT_NE(refused.message().find("bad key [key] of [key]"), std::string::npos);
+  EXPECT_EQ(refused.message().find("secret-key"), std::string::npos);
+}
+
 TEST(EndpointResponder, TriesAgainAfterErrorsThatPass) {
   int calls = 0;
   HttpServerForTest server([&](const HttpServerForTest::Request&) {
@@ -300,9 +319,12 @@ TEST(EndpointResponder, TimesOutAndCanBeCancelled) {
 }
 
 TEST(EndpointResponder, RefusesBadUrlsAndKeys) {
-  for (const char* url : {"", "localhost:8000", "ftp://host/v1", "http://user:pw@host/v1"}) {
-    EXPECT_EQ(EndpointResponder::Create({.url = url}).status().code(), StatusCode::kInvalidArgument)
-        << url;
+  for (const char* url :
+       {"", "localhost:8000", "ftp://host/v1", "http://user:pw@host/v1", "http://:pw@host/v1",
+        "https://host/v1?api-key=pw", "https://host/v1#pw"}) {
+    const Status status = EndpointResponder::Create({.url = url}).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << url;
+    EXPECT_EQ(status.message().find("pw"), std::string::npos) << status.message();
   }
   ::unsetenv("TQ_TEST_NO_KEY");
   const Status missing =
