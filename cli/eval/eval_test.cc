@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
+#include "cli/eval/generate_flags.h"
 #include "cli/eval/text_windows.h"
 #include "runtime/evaluate/fakes_for_test.h"
+#include "turboquant/base/file.h"
 
 namespace tq::cli {
 namespace {
@@ -21,6 +23,34 @@ std::string Text(size_t length) {
   std::string text;
   for (size_t i = 0; i < length; ++i) text += static_cast<char>('a' + i % 26);
   return text;
+}
+
+// Lines that differ, so that none of them is dropped as a copy.
+TaskFlags FlagsOfText(const std::string& name, int lines) {
+  std::string text;
+  for (int i = 0; i < lines; ++i) text += StrCat("Line ", i, " of the user's own text.\n");
+  const std::string path = testing::TempDir() + name;
+  EXPECT_TRUE(WriteFileAtomic(path, text).ok());
+  TaskFlags flags;
+  flags.data.data = {path};
+  flags.output.quiet = true;
+  return flags;
+}
+
+TEST(ReadLongText, APartOfADocumentIsAsLongAsAllOfIt) {
+  TaskFlags flags = FlagsOfText("tq_long.txt", 20000);
+  flags.data.part = "held-out";
+  const auto text = ReadLongText(flags, 1024);
+  ASSERT_TRUE(text.ok()) << text.status().ToString();
+  EXPECT_EQ(text->first, "tq_long.txt");
+  EXPECT_GE(text->second.size(), 3 * 4 * 1024u);
+}
+
+TEST(ReadLongText, TheUsersTextIsNeverReplaced) {
+  const auto text = ReadLongText(FlagsOfText("tq_short.txt", 10), 1 << 16);
+  ASSERT_TRUE(text.ok()) << text.status().ToString();
+  EXPECT_EQ(text->first, "tq_short.txt");
+  EXPECT_LT(text->second.size(), 1000u);
 }
 
 TEST(CutWindows, SpreadOverTheTextOrOneAfterTheOther) {

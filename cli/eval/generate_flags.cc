@@ -108,18 +108,8 @@ std::string GenerateFlags::CommandLine() const {
 }
 
 Result<std::pair<std::string, std::string>> ReadLongText(const TaskFlags& flags, int64_t tokens) {
-  using NamedText = std::pair<std::string, std::string>;
-  // Of several stretches, with bytes to spare for languages of long characters.
-  const auto least_bytes = static_cast<size_t>(tokens) * 8;
   TaskFlags silent = flags;  // what there is to say about the data was said when it was read
   silent.output.quiet = true;
-  TQ_ASSIGN_OR_RETURN(NamedText text, ReadTaskText(silent, tokens));
-  if (flags.data.data.empty() || text.second.size() >= least_bytes) return text;
-  PrintNote(flags.output, fmt::format("the data has {} bytes of text, too few to hide facts in {} "
-                                      "tokens of it: the fetched text stands in",
-                                      FormatCount(static_cast<int64_t>(text.second.size())),
-                                      FormatCount(tokens)));
-  silent.data.data.clear();
   return ReadTaskText(silent, tokens);
 }
 

@@ -32,8 +32,7 @@ struct GenerateFlags {
   std::string CommandLine() const;
 };
 
-// ReadTaskText, or the fetched text where the data holds too little to hide facts in `tokens`
-// tokens of it; says so.
+// ReadTaskText, without the notes that reading the same data gave before.
 Result<std::pair<std::string, std::string>> ReadLongText(const TaskFlags& flags, int64_t tokens);
 
 }  // namespace tq::cli

@@ -24,7 +24,8 @@ void AddEndpoint(CLI::App* app, const std::string& side, const std::string& what
                   "Its model (default: the request's, or the only one that it has)")
       ->type_name("NAME");
   app->add_option("--" + side + "-key-env", flags->key_variable,
-                  "The environment variable with its API key (default: OPENAI_API_KEY, if set)")
+                  "The environment variable with its API key (default: OPENAI_API_KEY for "
+                  "https://api.openai.com, none for others)")
       ->type_name("NAME");
 }
 
@@ -206,8 +207,13 @@ std::vector<std::pair<std::string, std::string>> TaskResponders::Provenance(
 
 Result<std::pair<std::string, std::string>> ReadTaskText(const TaskFlags& flags, int64_t tokens) {
   DataFlags data = flags.data;
-  // Enough for the longest text, and not much more: all of it is cut into tokens.
-  data.max_tokens = std::min(data.max_tokens, 4 * tokens);
+  // Enough for the longest text in the part that is asked for, and not much more: all of it is cut
+  // into tokens.
+  const double share = data.part == "held-out"      ? data.held_out_share
+                       : data.part == "calibration" ? 1 - data.held_out_share
+                                                    : 1;
+  const double needed = 4 * static_cast<double>(tokens) / std::max(share, 1e-3);
+  data.max_tokens = std::min(data.max_tokens, static_cast<int64_t>(needed));
   TQ_ASSIGN_OR_RETURN(Corpus corpus, data.Read(tokens, flags.output));
   const std::vector<std::string> sources = corpus.report.sources;
   std::string text;
