@@ -12,7 +12,7 @@ import sys
 ROOT = pathlib.Path(__file__).parents[1].resolve()
 RUN = ["README.md", "docs/concepts.md", "docs/guides/data.md", "docs/guides/evaluate.md",
        "docs/guides/gate.md", "docs/guides/plan.md", "docs/guides/tasks.md",
-       "docs/guides/calibrate.md"]
+       "docs/guides/calibrate.md", "docs/guides/quantize.md"]
 SKIPPED_FOLDERS = re.compile(r"^(build[^/]*|\.venv|\.cache|\.git)/")
 
 
