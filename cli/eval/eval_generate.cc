@@ -97,13 +97,9 @@ Result<int> Run(const Flags& flags) {
       PrintTask(flags, responders, command,
                 {"Answers of " + result.candidate_name + " beside " + result.baseline_name,
                  GenerationsJson(result), GenerationsSection(result), TextReport(result)}));
-  const std::optional<Interval>& range = result.all.similarity.interval;
-  if (!flags.max_loss || !result.informative || !range || range->high >= -*flags.max_loss) {
-    return kDone;
-  }
-  PrintNote(flags.output,
-            fmt::format("below --max-loss {:g}: the difference in meaning is at most {:+.3f}",
-                        *flags.max_loss, range->high));
+  const std::string failure = FailureOf(result, flags.max_loss);
+  if (failure.empty()) return kDone;
+  PrintNote(flags.output, "FAILED: " + failure);
   return kCheckFailed;
 }
 
@@ -119,7 +115,7 @@ Command AddEvalGenerate(CLI::App& app) {
   command
       ->add_option("--max-loss", flags->max_loss,
                    "Exit with 1 when the difference in meaning is below minus this, its whole "
-                   "95 % range")
+                   "95 % range, or cannot be told")
       ->type_name("0..1");
   return {"generate", [flags] { return Run(*flags); }};
 }

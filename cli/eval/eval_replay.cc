@@ -100,10 +100,13 @@ std::string TextReport(const ReplayResult& r) {
         r.unconstrained);
   }
   if (!r.informative) out += "Not informative: " + r.note + "\n";
-  if (!r.max_difference) return out;
   for (const ReplayCandidate& c : r.candidates) {
-    out += fmt::format("{}: {} (at most {:.1f} % were asked for)\n", c.name,
-                       c.passed ? "passed the gate" : "FAILED", 100 * *r.max_difference);
+    if (!c.passed()) {
+      out += fmt::format("{}: FAILED, {}\n", c.name, c.failure);
+    } else if (r.max_difference) {
+      out += fmt::format("{}: passed the gate (at most {:.1f} % were asked for)\n", c.name,
+                         100 * *r.max_difference);
+    }
   }
   return out;
 }
@@ -117,12 +120,9 @@ Result<int> RunEvalReplay(const ReplayFlags& flags) {
   }
   TQ_ASSIGN_OR_RETURN(Corpus corpus, flags.data.Read(2048, flags.output));
   TQ_ASSIGN_OR_RETURN(options.redact, MakeRedact(flags.data));
-  const auto most = static_cast<size_t>(flags.quick ? std::min(flags.requests, 8) : flags.requests);
-  for (CorpusItem& item : flags.data.ItemsOf(std::move(corpus))) {
-    if (item.body.empty() || options.requests.size() < most) {
-      options.requests.push_back(std::move(item));
-    }
-  }
+  options.requests = flags.data.ItemsOf(std::move(corpus));
+  options.most_requests =
+      static_cast<size_t>(flags.quick ? std::min(flags.requests, 8) : flags.requests);
   ThreadPool pool(flags.model.threads);
   std::unique_ptr<TextEmbedder> embedder;
   if (!flags.embeddings.empty()) {
@@ -187,7 +187,7 @@ Command AddEvalReplay(CLI::App& app) {
       ->type_name("FOLDER");
   command
       ->add_option("--max-difference", flags->max_difference,
-                   "Exit with 1 when the difference rate is above this")
+                   "Exit with 1 when the difference rate is above this, or cannot be told")
       ->type_name("0..1");
   command->add_option("--worst", flags->worst, "Cases that the report shows side by side")
       ->type_name("N");

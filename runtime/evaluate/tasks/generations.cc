@@ -268,6 +268,7 @@ Result<GenerationsResult> RunGenerations(Responder& baseline, Responder& candida
   Samples all;
   std::array<Samples, kNumPromptGroups> groups;
   std::vector<Vector> firsts;
+  int64_t baseline_answered = 0;
   for (size_t index = 0; index < options.prompts.size(); ++index) {
     const Prompt& prompt = options.prompts[index];
     GenerationsCase one{.prompt = prompt};
@@ -275,9 +276,11 @@ Result<GenerationsResult> RunGenerations(Responder& baseline, Responder& candida
     const Result<std::vector<Answer>> of_baseline = asker.Ask(baseline, index, before);
     const Result<std::vector<Answer>> of_candidate =
         of_baseline.ok() ? asker.Ask(candidate, index, before + options.generations) : of_baseline;
+    baseline_answered += of_baseline.ok();
     if (!of_candidate.ok()) {
       if (!IsErrorOfOneRequest(of_candidate.status())) return of_candidate.status();
       one.error = of_candidate.status().message();
+      if (options.redact) one.error = options.redact(one.error);
       ++result.failed;
       result.cases.push_back(std::move(one));
       continue;
@@ -299,11 +302,32 @@ Result<GenerationsResult> RunGenerations(Responder& baseline, Responder& candida
     return InvalidArgument("none of the ", options.prompts.size(),
                            " prompts was answered; the first: ", result.cases.front().error);
   }
+  result.answered_share =
+      static_cast<double>(firsts.size()) / static_cast<double>(baseline_answered);
   result.all = Summary(all, options.seed);
   for (size_t g = 0; g < groups.size(); ++g) result.groups[g] = Summary(groups[g], options.seed);
   result.unrelated = Unrelated(firsts);
   Judge(&result);
   return result;
+}
+
+std::string FailureOf(const GenerationsResult& result, const std::optional<double>& max_loss) {
+  std::ostringstream why;
+  why.precision(3);
+  if (result.answered_share < kLeastAnswered) {
+    why << "the candidate answered " << 100 * result.answered_share
+        << " % of the prompts that the baseline answers; at least " << 100 * kLeastAnswered
+        << " % are needed to judge it";
+    return why.str();
+  }
+  if (!max_loss) return "";
+  if (!result.informative) return "not informative, so no loss can be told: " + result.note;
+  const std::optional<Interval>& range = result.all.similarity.interval;
+  if (!range) return "a single prompt has no range to judge by";
+  if (range->high >= -*max_loss) return "";
+  why << "the difference in meaning is at most " << range->high << ", below --max-loss "
+      << *max_loss;
+  return why.str();
 }
 
 }  // namespace tq

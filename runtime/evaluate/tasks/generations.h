@@ -82,6 +82,7 @@ struct GenerationsResult {
   // Mean similarity of the baseline's answers to different prompts: what "nothing in common" is.
   double unrelated = 0;
   int64_t failed = 0;                  // prompts without answers
+  double answered_share = 1;           // of the prompts that the baseline answers
   std::vector<GenerationsCase> cases;  // in the order of the prompts
   bool informative = true;
   std::string note;  // why not
@@ -92,6 +93,11 @@ struct GenerationsResult {
 Result<GenerationsResult> RunGenerations(Responder& baseline, Responder& candidate,
                                          const TextEmbedder& embedder,
                                          const GenerationsOptions& options);
+
+// Why the candidate fails; empty: it does not. It answers less than kLeastAnswered of what the
+// baseline answers; or, where `max_loss` is given, its difference in meaning is below minus that
+// with its whole range, or nothing can be told.
+std::string FailureOf(const GenerationsResult& result, const std::optional<double>& max_loss);
 
 nlohmann::ordered_json GenerationsJson(const GenerationsResult& result);
 // A section of a report: a sentence, the table of groups, answers side by side, the most different

@@ -170,6 +170,7 @@ nlohmann::ordered_json GenerationsJson(const GenerationsResult& r) {
   j.update(Json(r.all));
   j["unrelated"] = r.unrelated;
   j["failed"] = r.failed;
+  j["answered_share"] = r.answered_share;
   for (int g = 0; g < kNumPromptGroups; ++g) {
     if (r.groups[g].prompts == 0) continue;
     j["groups"][PromptGroupName(static_cast<PromptGroup>(g))] = Json(r.groups[g]);

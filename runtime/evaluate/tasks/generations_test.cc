@@ -205,6 +205,32 @@ TEST(Generations, AnswersThatHaveNothingInCommonAreNotInformative) {
   EXPECT_EQ(GenerationsJson(*result)["informative"], false);
 }
 
+TEST(Generations, AGateFailsWhereNothingCanBeTold) {
+  auto result = Measure(Honest, Options(6));
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  result->informative = true;  // whatever random embeddings say
+  EXPECT_EQ(FailureOf(*result, 0.1), "");
+  result->informative = false;
+  EXPECT_EQ(FailureOf(*result, {}), "");
+  EXPECT_NE(FailureOf(*result, 0.1), "");
+  result = Measure(Honest, Options(1));
+  result->informative = true;
+  EXPECT_EQ(FailureOf(*result, {}), "");
+  EXPECT_NE(FailureOf(*result, 0.1).find("a single prompt"), std::string::npos);
+}
+
+TEST(Generations, ACandidateIsNotJudgedByTheFewPromptsThatItAnswers) {
+  const auto result = Measure(
+      [](const std::string& prompt, uint64_t seed) -> Result<std::string> {
+        if (prompt.find("house 3") != std::string::npos) return InvalidArgument("too long");
+        return Honest(prompt, seed);
+      },
+      Options(5));
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_EQ(GenerationsJson(*result)["answered_share"], 0.8);
+  EXPECT_NE(FailureOf(*result, {}).find("answered 80 %"), std::string::npos);
+}
+
 TEST(Generations, AnswersAreRedactedBeforeAnythingElse) {
   GenerationsOptions options = Options(3);
   options.redact = [](const std::string& text) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "turboquant/base/json_object.h"
+#include "turboquant/plan/request_log.h"
 
 namespace tq {
 namespace {
@@ -26,9 +27,16 @@ double TemperatureOf(const ordered_json& recorded, const ReplayOptions& options)
   return it != recorded.end() && it->is_number() ? it->get<double>() : 1;
 }
 
-// Reasons that differ in a value alone count as one.
+// Reasons that differ in a value alone count as one; servers write numbers of each request into
+// theirs, so there is an end to how many are kept.
 void Skip(std::string reason, const std::string& name, ReplayResult* result) {
+  constexpr size_t kMostReasons = 20;
   if (const size_t value = reason.find("': "); value != std::string::npos) reason.resize(value + 1);
+  const auto is_same = [&](const ReplayResult::Skipped& s) { return s.reason == reason; };
+  if (result->skipped.size() >= kMostReasons &&
+      std::none_of(result->skipped.begin(), result->skipped.end(), is_same)) {
+    reason = "other reasons";
+  }
   for (ReplayResult::Skipped& s : result->skipped) {
     if (s.reason != reason) continue;
     ++s.count;
@@ -51,6 +59,7 @@ std::vector<Request> RequestsOf(const ReplayOptions& options, ReplayResult* resu
       Skip("a text, not a request", item.name, result);
       continue;
     }
+    if (requests.size() == options.most_requests) continue;
     Result<ordered_json> parsed = ParseJson<ordered_json>(item.body, item.name);
     if (!parsed.ok() || !parsed->is_object()) {
       Skip("the body is not a JSON object", item.name, result);
@@ -85,7 +94,7 @@ Result<std::optional<Reply>> AskOne(Responder& responder, const Request& request
                ? reply.status()
                : reply.status().WithContext(responder.name());
   }
-  *refusal = reply.status().message();
+  *refusal = options.redact ? options.redact(reply.status().message()) : reply.status().message();
   return std::optional<Reply>();
 }
 
@@ -152,6 +161,35 @@ Interval ExcessInterval(const std::vector<double>& excess, uint64_t seed) {
   return BootstrapMeanInterval(excess, seed);
 }
 
+std::string Percent(double share) {
+  return StrCat(static_cast<double>(std::lround(1000 * share)) / 10, " %");
+}
+
+// Why a candidate fails; empty: it does not.
+std::string FailureOf(const ReplayCandidate& c, const ReplayOptions& options, size_t asked,
+                      bool informative) {
+  if (c.answered_share < kLeastAnswered) {
+    return StrCat("it answered ", c.requests, " of ", asked, " requests; at least ",
+                  Percent(kLeastAnswered), " are needed to judge it");
+  }
+  if (!options.max_difference) return "";
+  if (!informative) return "the baseline differs from itself too often to tell";
+  if (c.difference_rate <= *options.max_difference) return "";
+  return StrCat("a difference rate of ", Percent(c.difference_rate), "; at most ",
+                Percent(*options.max_difference), " was asked for");
+}
+
+// All of an answer that is shown: its tool calls too.
+Status Redact(const ReplayOptions& options, Reply* reply) {
+  const TextFilter filter = [&](std::string* text) {
+    *text = options.redact(*text);
+    return OkStatus();
+  };
+  TQ_RETURN_IF_ERROR(filter(&reply->text));
+  TQ_RETURN_IF_ERROR(filter(&reply->finish_reason));
+  return FilterJson(filter, &reply->tool_calls);
+}
+
 Status CheckOptions(const ReplayOptions& options) {
   if (options.max_tokens < 1) {
     return InvalidArgument("replay: at most ", options.max_tokens, " tokens; expected 1 or more");
@@ -170,7 +208,7 @@ Status CheckOptions(const ReplayOptions& options) {
 
 bool ReplayResult::passed() const {
   return std::all_of(candidates.begin(), candidates.end(),
-                     [](const ReplayCandidate& c) { return c.passed; });
+                     [](const ReplayCandidate& c) { return c.passed(); });
 }
 
 ordered_json ReplayBody(const ordered_json& recorded, const ReplayOptions& options, uint64_t seed) {
@@ -262,6 +300,8 @@ Result<ReplayResult> RunReplay(Responder& baseline, std::span<Responder* const> 
     floor.push_back({&plain[i], &again[i], std::move(d)});
   }
   result.floor = Summarize(floor, options.same_from);
+  constexpr double kTooDifferent = 0.5;
+  result.informative = result.floor.different_rate < kTooDifferent;
 
   for (Responder* candidate : candidates) {
     ReplayCandidate out;
@@ -291,8 +331,8 @@ Result<ReplayResult> RunReplay(Responder& baseline, std::span<Responder* const> 
     out.difference_interval = ExcessInterval(excess, options.seed);
     out.similarity_loss = Mean(loss);
     out.similarity_loss_interval = BootstrapMeanInterval(loss, options.seed);
-    out.passed = out.requests > 0 &&
-                 (!options.max_difference || out.difference_rate <= *options.max_difference);
+    out.answered_share = static_cast<double>(out.requests) / static_cast<double>(requests.size());
+    out.failure = FailureOf(out, options, requests.size(), result.informative);
     std::stable_sort(out.cases.begin(), out.cases.end(),
                      [](const ReplayCase& a, const ReplayCase& b) {
                        const auto rank = [](const ReplayCase& c) {
@@ -302,8 +342,9 @@ Result<ReplayResult> RunReplay(Responder& baseline, std::span<Responder* const> 
                      });
     for (ReplayCase& c : out.cases) {
       if (!options.redact) break;
-      for (std::string* text : {&c.request, &c.baseline.text, &c.candidate.text}) {
-        *text = options.redact(*text);
+      c.request = options.redact(c.request);
+      for (Reply* reply : {&c.baseline, &c.candidate}) {
+        TQ_RETURN_IF_ERROR(Redact(options, reply));
       }
     }
     result.candidates.push_back(std::move(out));
@@ -316,8 +357,6 @@ Result<ReplayResult> RunReplay(Responder& baseline, std::span<Responder* const> 
   result.same_from = options.same_from;
   result.similarity_name = options.similarity_name;
   result.num_worst = options.num_worst;
-  constexpr double kTooDifferent = 0.5;
-  result.informative = result.floor.different_rate < kTooDifferent;
   if (!result.informative) {
     result.note = StrCat(result.baseline, " differs from itself in ",
                          std::lround(100 * result.floor.different_rate),

@@ -21,17 +21,19 @@ namespace tq {
 
 struct ReplayOptions {
   std::vector<CorpusItem> requests;   // texts among them are passed over
+  size_t most_requests = SIZE_MAX;    // of them; texts do not count
   std::optional<double> temperature;  // instead of the recorded ones
   int max_tokens = 256;               // of an answer, where the request allows more or says nothing
   uint64_t seed = 0;
   // Answers count as different below this similarity, and where JSON, tool calls or the reason to
   // end differ. 1: as soon as they are not the same text.
   double same_from = 1;
-  std::optional<double> max_difference;  // of difference_rate; a candidate above it fails
-  int num_worst = 10;                    // cases that a report shows
-  TextSimilarity similarity;             // empty: WordOverlap
+  // Of difference_rate: a candidate above it fails, and any where the result is not informative.
+  std::optional<double> max_difference;
+  int num_worst = 10;         // cases that a report shows
+  TextSimilarity similarity;  // empty: WordOverlap
   std::string similarity_name = "word overlap";
-  std::function<std::string(const std::string&)> redact;  // on every answer that is shown
+  std::function<std::string(const std::string&)> redact;  // on all that is shown
   ProgressSink progress;                                  // answers
   const std::atomic<bool>* cancel = nullptr;
 };
@@ -70,7 +72,11 @@ struct ReplayCandidate {
   double similarity_loss = 0;  // similarity of the floor minus this one's
   Interval similarity_loss_interval;
   std::vector<ReplayCase> cases;  // the most different first
-  bool passed = true;             // of max_difference
+  // Why it fails: above max_difference, or less than kLeastAnswered of the requests answered.
+  // Empty: it passed.
+  std::string failure;
+  bool passed() const { return failure.empty(); }
+  double answered_share = 0;  // requests / those that the baseline answered
 };
 
 struct ReplayResult {

@@ -96,13 +96,15 @@ ordered_json CandidateJson(const ReplayResult& result, const ReplayCandidate& c)
   ordered_json j = {
       {"candidate", c.name},
       {"answered", c.requests},
+      {"answered_share", c.answered_share},
       {"difference_rate", c.difference_rate},
       {"difference_interval", {c.difference_interval.low, c.difference_interval.high}},
       {"similarity_loss", c.similarity_loss},
       {"similarity_loss_interval",
        {c.similarity_loss_interval.low, c.similarity_loss_interval.high}},
       {"answers", SideJson(c.side)},
-      {"passed", c.passed}};
+      {"passed", c.passed()}};
+  if (!c.passed()) j["failure"] = c.failure;
   j["worst"] = ordered_json::array();
   for (const ReplayCase* worst : Worst(c, result.num_worst)) j["worst"].push_back(CaseJson(*worst));
   return j;
@@ -245,10 +247,11 @@ std::string ReplaySection(const ReplayResult& result) {
         "to it.",
         result.unconstrained);
   }
-  if (result.max_difference) {
-    for (const ReplayCandidate& c : result.candidates) {
-      note += fmt::format(" {}: {} the gate of {}.", c.name, c.passed ? "passed" : "FAILED",
-                          Rate(*result.max_difference));
+  for (const ReplayCandidate& c : result.candidates) {
+    if (!c.passed()) {
+      note += fmt::format(" {}: FAILED, {}.", c.name, c.failure);
+    } else if (result.max_difference) {
+      note += fmt::format(" {}: passed the gate of {}.", c.name, Rate(*result.max_difference));
     }
   }
   out += TableCard({"answers of", "answered", "same\ntext", "different", "difference\nrate",

@@ -53,7 +53,7 @@ TEST(Replay, ALocalBaselineAtTemperatureZeroHasNoFloor) {
   EXPECT_LT(c.difference_interval.high, 0.4);
   EXPECT_EQ(c.side.median_first_difference, 3);
   EXPECT_GT(c.side.length_ratio, 1);
-  EXPECT_TRUE(c.passed && result->passed() && result->informative);
+  EXPECT_TRUE(c.passed() && result->passed() && result->informative);
   // The most different come first.
   EXPECT_LT(c.cases.front().difference.similarity, 1);
   EXPECT_EQ(c.cases.back().difference.similarity, 1);
@@ -81,6 +81,66 @@ TEST(Replay, AnEndpointsFloorIsTakenOff) {
   EXPECT_NEAR(c.difference_rate, c.side.different_rate - 0.5, 1e-12);
   EXPECT_FALSE(result->informative);
   EXPECT_NE(result->note.find("differs from itself in 50 %"), std::string::npos);
+}
+
+TEST(Replay, AGateFailsWhereTheBaselineDiffersFromItself) {
+  int calls = 0;
+  const auto moody = [&](const ordered_json&) -> Result<ordered_json> {
+    return ordered_json{{"text", std::to_string(calls++)}};
+  };
+  FakeResponder plain("http://a", false, moody), candidate("http://b", false, moody);
+  Responder* const candidates[] = {&candidate};
+  ReplayOptions options = Options(10);
+  EXPECT_TRUE(RunReplay(plain, candidates, options)->passed());
+  options.max_difference = 0.1;
+  const auto result = RunReplay(plain, candidates, options);
+  EXPECT_EQ(result->candidates[0].difference_rate, 0);
+  EXPECT_FALSE(result->passed());
+}
+
+TEST(Replay, ACandidateIsNotJudgedByTheFewRequestsThatItAnswers) {
+  FakeResponder plain = Local("f16", [](int) { return false; });
+  FakeResponder choosy("k3v2", true, [](const ordered_json& body) -> Result<ordered_json> {
+    if (NumberOf(body) >= 17) return InvalidArgument("too long");
+    return ordered_json{{"text", "answer to " + std::to_string(NumberOf(body))},
+                        {"finish_reason", "stop"}};
+  });
+  Responder* const candidates[] = {&choosy};
+  EXPECT_TRUE(RunReplay(plain, candidates, Options(18))->passed());
+  const auto result = RunReplay(plain, candidates, Options(20));
+  EXPECT_FALSE(result->passed());
+  const ordered_json j = ReplayJson(*result);
+  EXPECT_EQ(j["answered_share"], 0.85);
+  EXPECT_EQ(j["passed"], false);
+  EXPECT_NE(ReplaySection(*result).find("it answered 17 of 20 requests"), std::string::npos);
+}
+
+TEST(Replay, TextsTakeNoRequestsPlace) {
+  ReplayOptions options = Options(5);
+  for (int i = 0; i < 4; ++i) {
+    CorpusItem text;
+    text.text = "no request";
+    options.requests.insert(options.requests.begin(), text);
+  }
+  options.most_requests = 3;
+  FakeResponder plain = Local("f16", [](int) { return false; });
+  const auto result = RunReplay(plain, {}, options);
+  ASSERT_TRUE(result.ok()) << result.status().ToString();
+  EXPECT_EQ(result->requests, 3);
+  EXPECT_EQ(plain.calls, 3);
+}
+
+TEST(Replay, ReasonsToLeaveOutAreKeptUpToANumber) {
+  FakeResponder plain("f16", true, [](const ordered_json& body) -> Result<ordered_json> {
+    const int n = NumberOf(body);
+    if (n > 0) return InvalidArgument(n, " tokens are too many");
+    return ordered_json{{"text", "a"}};
+  });
+  const auto result = RunReplay(plain, {}, Options(100));
+  ASSERT_TRUE(result.ok()) << result.status().ToString();
+  ASSERT_EQ(result->skipped.size(), 21u);
+  EXPECT_EQ(result->skipped.back().reason, "other reasons");
+  EXPECT_EQ(result->skipped.back().count, 79);
 }
 
 TEST(Replay, TheGateFailsAboveTheRateThatWasAskedFor) {
@@ -185,7 +245,10 @@ TEST(Replay, SampledRequestsGetSeedsOfTheirOwn) {
 
 TEST(Replay, RedactsAndEscapesWhatItShows) {
   FakeResponder plain("f16", true, [](const ordered_json&) -> Result<ordered_json> {
-    return ordered_json{{"text", "call 555-1234 <b>now</b>"}};
+    return ordered_json::parse(R"({
+      "message": {"content": "call 555-1234 <b>now</b>", "tool_calls": [
+          {"function": {"name": "f", "arguments": "{\"to\": \"555-4321\"}"}}]},
+      "finish_reason": "dialled 555-4321"})");
   });
   FakeResponder other("k4v4", true, [](const ordered_json&) -> Result<ordered_json> {
     return ordered_json{{"text", "call 555-9876"}};
