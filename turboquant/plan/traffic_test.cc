@@ -85,7 +85,7 @@ TEST(ReadTraffic, ErrorsNameTheLine) {
       {R"({"prompt_tokens": 18446744073709551615})", StatusCode::kInvalidArgument,
        "'log', line 1: field 'prompt_tokens' = 18446744073709551615; expected 0 to 1073741824"},
       {R"({"prompt_tokens": 1, "time": "noon"})", StatusCode::kInvalidArgument,
-       "'log', line 1: field 'time' is \"noon\"; expected seconds or "},
+       "'log', line 1: field 'time' is string; expected seconds or "},
       {R"({"messages": "hello"})", StatusCode::kInvalidArgument,
        "'log', line 1: field 'messages' is no array"},
       {R"({"messages": [{"role": "user", "content": "hi"}]})", StatusCode::kInvalidArgument,
