@@ -7,6 +7,7 @@ namespace tq {
 namespace {
 
 constexpr size_t kLongestMatch = 4096;
+constexpr int kMaxCuts = 256;  // an expression like "^." changes the text at every cut
 
 bool IsContinuation(char c) {
   return (static_cast<unsigned char>(c) & 0xC0) == 0x80;
@@ -36,11 +37,15 @@ void ForParts(std::string_view replacement, const Text& text, const Group& group
   }
 }
 
-// Where a search goes on after a match that took nothing.
-size_t NextChar(std::string_view text, size_t pos) {
-  ++pos;
+// Where the character ends that `pos` lies in.
+size_t CharAt(std::string_view text, size_t pos) {
   while (pos < text.size() && IsContinuation(text[pos])) ++pos;
   return pos;
+}
+
+// Where a search goes on after a match that took nothing.
+size_t NextChar(std::string_view text, size_t pos) {
+  return CharAt(text, pos + 1);
 }
 
 }  // namespace
@@ -117,14 +122,26 @@ Status Redactor::Apply(std::string* text, int64_t* count) const {
 }
 
 size_t Redactor::SafeCut(std::string_view text, size_t cut) const {
-  const auto at_char = [&](size_t pos) {
-    while (pos < text.size() && IsContinuation(text[pos])) ++pos;
-    return pos;
-  };
+  if (rules_.empty() || cut >= text.size()) return cut;
+  const size_t behind_matches = BehindMatches(text, cut);
+  size_t at = behind_matches;
+  for (int tries = 0; tries < kMaxCuts && at < text.size(); ++tries) {
+    const size_t begin = CharAt(text, at - std::min(at, kLongestMatch));
+    const size_t end = CharAt(text, std::min(at + kLongestMatch, text.size()));
+    std::string whole(text.substr(begin, end - begin));
+    std::string left(text.substr(begin, at - begin)), right(text.substr(at, end - at));
+    if (!Apply(&whole).ok() || !Apply(&left).ok() || !Apply(&right).ok()) return behind_matches;
+    if (left + right == whole) return at;
+    at = BehindMatches(text, NextChar(text, at));
+  }
+  return at < text.size() ? behind_matches : at;
+}
+
+size_t Redactor::BehindMatches(std::string_view text, size_t cut) const {
   for (bool moved = true; moved && cut < text.size();) {
     moved = false;
-    const size_t begin = at_char(cut - std::min(cut, kLongestMatch));
-    const size_t end = at_char(std::min(cut + kLongestMatch, text.size()));
+    const size_t begin = CharAt(text, cut - std::min(cut, kLongestMatch));
+    const size_t end = CharAt(text, std::min(cut + kLongestMatch, text.size()));
     const std::string_view around = text.substr(begin, end - begin);
     for (const Rule& rule : rules_) {
       Regex::Match match = rule.regex.MakeMatch();

@@ -35,11 +35,14 @@ class Redactor {
   // needs more steps on this text than are allowed; then the text must not be used. Adds the number
   // of matches to *count.
   Status Apply(std::string* text, int64_t* count = nullptr) const;
-  // The first place at or behind `cut` at which no match is cut in two, as far as matches of up to
-  // 4 KiB go.
+  // The first place at or behind `cut` at which no match is cut in two and both sides, redacted
+  // apart, give what they give together (expressions may look ahead and behind), as far as 4 KiB on
+  // either side tell. Where no such place is near, the first at which no match is cut.
   size_t SafeCut(std::string_view text, size_t cut) const;
 
  private:
+  size_t BehindMatches(std::string_view text, size_t cut) const;
+
   struct Rule {
     Regex regex;
     std::string replacement;

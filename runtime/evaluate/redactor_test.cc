@@ -62,5 +62,27 @@ TEST(Redactor, CutsMoveBehindAMatch) {
   EXPECT_EQ(Redactor().SafeCut(text, 13), 13u);
 }
 
+// What an expression looks at beside its match must not be cut off either.
+TEST(Redactor, CutsLeaveTheContextOfAMatch) {
+  const std::string text = "a token s3cr3t end of it\n";
+  for (const char* pattern : {"(?<=token )\\S+", "token \\K\\S+", "\\w+(?= s3cr3t)",
+                              "s3cr3t(?= end)", "\\bend\\b", "of it"}) {
+    const Result<Redactor> redactor = Redactor::Create({{pattern, "-"}});
+    ASSERT_TRUE(redactor.ok());
+    std::string whole = text;
+    ASSERT_TRUE(redactor->Apply(&whole).ok());
+    ASSERT_NE(whole, text);
+    for (size_t cut = 1; cut < text.size(); ++cut) {
+      const size_t at = redactor->SafeCut(text, cut);
+      EXPECT_GE(at, cut);
+      std::string left = text.substr(0, at), right = text.substr(at);
+      ASSERT_TRUE(redactor->Apply(&left).ok() && redactor->Apply(&right).ok());
+      EXPECT_EQ(left + right, whole) << pattern << " cut at " << cut;
+    }
+  }
+  // No cut is right for this one.
+  EXPECT_EQ(Redactor::Create({{"^."}})->SafeCut(std::string(5000, 'x'), 2000), 2000u);
+}
+
 }  // namespace
 }  // namespace tq
