@@ -159,6 +159,48 @@ Status CheckFolder(const std::string& folder, const std::string& config,
   return OkStatus();
 }
 
+// A config without what a profile puts into it.
+Json WithoutProfile(Json root) {
+  if (!root.is_object()) return root;
+  if (IsOurEngineConfig(root)) root.erase(kEngineKey);
+  root.erase(kKey);
+  return root;
+}
+
+struct Backup {
+  std::string path;
+  bool exists = false;  // and holds the file as it was before this program changed it
+};
+
+// Where the config `before` is kept: config.json.bak, or with the first number that is free. A file
+// with other contents is somebody else's and stays.
+Backup BackupOf(const std::string& config, const std::string& before, const Json& root) {
+  Backup out;
+  out.path = config + ".bak";
+  for (int number = 1; FileExists(out.path); ++number) {
+    const Result<std::string> text = ReadFile(out.path);
+    if (text.ok() && *text == before) return {out.path, true};
+    if (text.ok() && root.contains(kKey)) {
+      const Result<Json> kept = ParseJson<Json>(*text, out.path);
+      if (kept.ok() && WithoutProfile(*kept) == WithoutProfile(root)) return {out.path, true};
+    }
+    out.path = StrCat(config, ".bak.", number);
+  }
+  return out;
+}
+
+// Whether a backup of config.json, or another copy beside it, needs this file of tensors.
+bool IsNamedByACopy(const std::string& folder, const std::string& tensors_name) {
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error); !error && it != fs::directory_iterator();
+       it.increment(error)) {
+    if (!it->path().filename().string().starts_with("config.json.")) continue;
+    const Result<std::string> text = ReadFile(it->path().string());
+    if (text.ok() && text->find(tensors_name) != std::string::npos) return true;
+  }
+  return false;
+}
+
 Result<WrittenProfile> WriteIntoFolder(const std::string& folder, const Profile& profile,
                                        const std::string& way_out) {
   WrittenProfile out;
@@ -193,19 +235,16 @@ Result<WrittenProfile> WriteIntoFolder(const std::string& folder, const Profile&
   if (!tensors.empty()) {
     TQ_RETURN_IF_ERROR(WriteFileAtomic(folder + "/" + tensors_name, tensors).WithContext(way_out));
   }
-  // What stands in the .bak is the file as it was before any profile.
-  const std::string backup = out.path + ".bak";
-  if (!root.contains(kKey) || !FileExists(backup)) {
-    TQ_RETURN_IF_ERROR(WriteFileAtomic(backup, before).WithContext(way_out));
-  }
+  const auto [backup, exists] = BackupOf(out.path, before, root);
+  if (!exists) TQ_RETURN_IF_ERROR(WriteFileAtomic(backup, before).WithContext(way_out));
   std::error_code error;
   const fs::perms mode = fs::status(out.path, error).permissions();
   TQ_RETURN_IF_ERROR(WriteFileAtomic(out.path, after).WithContext(way_out));
   if (!error) fs::permissions(out.path, mode, error);
-  out.notes.push_back("the file as it was is kept as " + backup);
+  if (!exists) out.notes.push_back("the file as it was is kept as " + backup);
   const std::string old = TensorsFile(root);
   if (!old.empty() && old != tensors_name && old.starts_with("turboquant-") &&
-      old.ends_with(".tensors")) {
+      old.ends_with(".tensors") && !IsNamedByACopy(folder, old)) {
     fs::remove(fs::path(folder) / old, error);
   }
   return out;

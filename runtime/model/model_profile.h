@@ -36,10 +36,10 @@ struct WrittenProfile {
 };
 
 // Puts `profile` into the model. Of a folder: the key "turboquant" of config.json and a file of
-// tensors beside it; every other byte stays, and the file as it was without a profile is kept as
-// config.json.bak. Engines that read kv_cache_quantized_layers get that too, where the formats can
-// be said in it. Of a GGUF file: metadata turboquant.* in the new file `out_path` (empty:
-// "NAME.turboquant.gguf"), with all else byte for byte.
+// tensors beside it; every other byte stays, and the file as it was is kept as config.json.bak
+// (.bak.1 ... where another file has that name). Engines that read kv_cache_quantized_layers get
+// that too, where the formats can be said in it. Of a GGUF file: metadata turboquant.* in the new
+// file `out_path` (empty: "NAME.turboquant.gguf"), with all else byte for byte.
 //
 // kInvalidArgument: the profile is of another structure (both sides), or out_path is given for a
 // folder. kUnsupported: config.json is a link, or lies in a cache of downloads that others share.

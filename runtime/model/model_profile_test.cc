@@ -139,6 +139,33 @@ TEST_F(ModelProfileTest, WritingAgainKeepsTheFirstFileAndDropsOldTensors) {
   EXPECT_EQ(names, (std::set<std::string>{"config.json", "config.json.bak", "model.safetensors"}));
 }
 
+TEST_F(ModelProfileTest, ABackupOfSomebodyElseStays) {
+  const std::string folder = WriteFolder();
+  ASSERT_TRUE(WriteFileAtomic(folder + "/config.json.bak", "mine").ok());
+  const auto written = WriteProfileInto(folder, MakeProfile(folder, "k4v4", true));
+  ASSERT_TRUE(written.ok()) << written.status().ToString();
+  EXPECT_EQ(*ReadFile(folder + "/config.json.bak"), "mine");
+  EXPECT_EQ(*ReadFile(folder + "/config.json.bak.1"), kConfig);
+  EXPECT_TRUE(written->notes.back().ends_with("/config.json.bak.1")) << written->notes.back();
+
+  const auto again = WriteProfileInto(folder, MakeProfile(folder, "k3v2", false));
+  ASSERT_TRUE(again.ok()) << again.status().ToString();
+  EXPECT_FALSE(FileExists(folder + "/config.json.bak.2"));
+  for (const std::string& note : again->notes) EXPECT_EQ(note.find(".bak"), std::string::npos);
+}
+
+TEST_F(ModelProfileTest, ABackupWithAProfileKeepsItsTensors) {
+  const std::string folder = WriteFolder();
+  const Profile first = MakeProfile(folder, "k4v4", true);
+  ASSERT_TRUE(WriteProfileInto(folder, first).ok());
+  fs::remove(folder + "/config.json.bak");  // as if the model had come with the profile
+  ASSERT_TRUE(WriteProfileInto(folder, MakeProfile(folder, "k3v2", false)).ok());
+  fs::rename(folder + "/config.json.bak", folder + "/config.json");
+  const auto found = FindModelProfile(folder);
+  ASSERT_TRUE(found.ok() && *found) << found.status().ToString();
+  EXPECT_EQ((*found)->profile.ToJson(), first.ToJson());
+}
+
 TEST_F(ModelProfileTest, TensorsThatAreMissingOrOthersAreDataLoss) {
   const std::string folder = WriteFolder();
   ASSERT_TRUE(WriteProfileInto(folder, MakeProfile(folder, "k4v4", true)).ok());
