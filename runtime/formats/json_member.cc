@@ -17,7 +17,9 @@ struct Member {
 // The members of the object in `text`, which is known to be valid JSON.
 class Scanner {
  public:
-  explicit Scanner(std::string_view text) : text_(text) {}
+  explicit Scanner(std::string_view text) : text_(text) {
+    if (text.starts_with("\xEF\xBB\xBF")) at_ = 3;  // a byte order mark, which the parser skips too
+  }
 
   std::vector<Member> Members() {
     std::vector<Member> out;

@@ -26,6 +26,11 @@ TEST(WithJsonMember, EverythingElseStaysByteForByte) {
   EXPECT_EQ(*WithJsonMember(before, "us", std::nullopt), before);
 }
 
+TEST(WithJsonMember, AByteOrderMarkStays) {
+  EXPECT_EQ(Set("\xEF\xBB\xBF{\"a\": true}", "1"), "\xEF\xBB\xBF{\"a\": true, \"us\": 1}");
+  EXPECT_EQ(*WithJsonMember("\xEF\xBB\xBF{\"us\": 3}", "us", std::nullopt), "\xEF\xBB\xBF{}");
+}
+
 TEST(WithJsonMember, FitsOneLineEmptyAndMiddle) {
   EXPECT_EQ(Set("{\"a\": true}", "1"), "{\"a\": true, \"us\": 1}");
   EXPECT_EQ(nlohmann::json::parse(Set("{}", "1")), (nlohmann::json{{"us", 1}}));
