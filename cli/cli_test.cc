@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/common.h"
+#include "cli/data_flags.h"
 #include "cli/kv_choice.h"
 #include "cli/memory_limit.h"
 #include "cli/plan_model.h"
@@ -44,6 +45,18 @@ KvFlags Flags(const std::string& kv, const std::string& pin = "") {
 
 std::string NameAt(const KvChoice& choice, int layer, int head) {
   return PresetName(choice.config.formats[static_cast<size_t>(layer) * 3 + head]);
+}
+
+TEST(DataFlags, TheCommandLineGivesTheSameDataAgain) {
+  DataFlags flags;
+  flags.data = {"a/b.jsonl", "my log's.jsonl"};
+  flags.redact_file = "$rules";
+  flags.shared_prefix = 0.5;
+  const std::string line = flags.CommandLine();
+  EXPECT_TRUE(
+      line.starts_with(R"(--data a/b.jsonl --data 'my log'\''s.jsonl' --redact-file '$rules')"))
+      << line;
+  EXPECT_NE(line.find(" --shared-prefix 0.5"), std::string::npos) << line;
 }
 
 TEST(ChooseKv, PresetForAllHeads) {

@@ -26,6 +26,16 @@ Result<std::vector<Redaction>> Redactions(const DataFlags& flags) {
   return out;
 }
 
+// As a POSIX shell reads it back.
+std::string ShellWord(const std::string& text) {
+  constexpr const char* kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+,:=@%";
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
 }  // namespace
 
 Result<std::string> DefaultText() {
@@ -119,11 +129,14 @@ std::vector<CorpusItem> DataFlags::ItemsOf(Corpus corpus) const {
 
 std::string DataFlags::CommandLine() const {
   std::string out;
-  for (const std::string& path : data) out += " --data " + path;
-  if (!redact_file.empty()) out += " --redact-file " + redact_file;
+  for (const std::string& path : data) out += " --data " + ShellWord(path);
+  if (!redact_file.empty()) out += " --redact-file " + ShellWord(redact_file);
   if (!redact.empty()) out += " --redact ...";
   out += fmt::format(" --seed {} --max-tokens {} --held-out-share {:g}", seed, max_tokens,
                      held_out_share);
+  if (shared_prefix != DataFlags().shared_prefix) {
+    out += fmt::format(" --shared-prefix {:g}", shared_prefix);
+  }
   if (part != "all") out += " --part " + part;
   return out.substr(1);
 }
