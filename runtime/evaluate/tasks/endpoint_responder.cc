@@ -60,7 +60,7 @@ int OnProgress(void* user, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
 
 // What a server says about an error, on one line: error.message, message, detail, or the body.
 // Some repeat the key that they were sent.
-std::string ServerWords(const std::string& body, const std::string& key) {
+std::string ServerWords(const std::string& body, const std::string& secret) {
   std::string words = body;
   if (const Result<ordered_json> json = ParseJson<ordered_json>(body, "error");
       json.ok() && json->is_object()) {
@@ -76,8 +76,8 @@ std::string ServerWords(const std::string& body, const std::string& key) {
   for (char& c : words) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
   }
-  for (size_t at = 0; !key.empty() && (at = words.find(key, at)) != std::string::npos;) {
-    words.replace(at, key.size(), "[key]");
+  for (size_t at = 0; !secret.empty() && (at = words.find(secret, at)) != std::string::npos;) {
+    words.replace(at, secret.size(), "[key]");
     at += 5;
   }
   constexpr size_t kMost = 300;
