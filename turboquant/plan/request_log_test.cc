@@ -116,7 +116,7 @@ TEST(ParseLogLine, TheFilterSeesWholeTextsAndAllOfThem) {
 // A filter would not know a secret that is cut, or that is escaped.
 TEST(ParseLogLine, MessagesShowNoTextOfTheLine) {
   for (const char* key : {"prompt_tokens", "time", "duration"}) {
-    for (const std::string value : {std::string("12 secret"), std::string(38, 'x') + "secret",
+    for (const std::string& value : {std::string("12 secret"), std::string(38, 'x') + "secret",
                                     std::string(38, 'x') + "\xC3\xA4secret"}) {
       const nlohmann::json line = {{"prompt", "p"}, {key, value}};
       const std::string message = ParseLogLine(line.dump()).status().message();
