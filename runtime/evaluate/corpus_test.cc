@@ -206,7 +206,8 @@ TEST_F(CorpusTest, NothingThatIsRedactedIsKeptOrTold) {
   EXPECT_EQ(All(corpus).find("555"), std::string::npos);
   EXPECT_EQ(CorpusJson(corpus.report).dump().find("555"), std::string::npos);
   EXPECT_NE(All(corpus).find("my number is [number]"), std::string::npos);
-  EXPECT_EQ(corpus.report.redactions, 5);
+  // The reason for which the line without a number of tokens is skipped has no text in it.
+  EXPECT_EQ(corpus.report.redactions, 4);
 }
 
 TEST_F(CorpusTest, DuplicatesAndEarlierTurnsAreDropped) {
