@@ -5,18 +5,10 @@
 #include <type_traits>
 #include <variant>
 
+#include "runtime/formats/gguf_bytes.h"
+
 namespace tq {
 namespace {
-
-template <typename T>
-void Put(std::string& out, T value) {
-  out.append(reinterpret_cast<const char*>(&value), sizeof value);
-}
-
-void PutText(std::string& out, std::string_view text) {
-  Put(out, static_cast<uint64_t>(text.size()));
-  out.append(text);
-}
 
 std::string ArrayHead(GgufType type, size_t count) {
   std::string out;

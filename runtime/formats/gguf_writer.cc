@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "runtime/formats/gguf_bytes.h"
 #include "turboquant/base/numeric.h"
 
 namespace tq {
@@ -16,16 +17,6 @@ constexpr const char* kAlignmentKey = "general.alignment";
 constexpr size_t kMaxNameBytes = 65535;
 constexpr size_t kMaxDims = 4;
 constexpr size_t kCopyBytes = size_t{4} << 20;  // between two reports of progress
-
-template <typename T>
-void Put(std::string& out, T value) {
-  out.append(reinterpret_cast<const char*>(&value), sizeof value);
-}
-
-void PutText(std::string& out, std::string_view text) {
-  Put(out, static_cast<uint64_t>(text.size()));
-  out.append(text);
-}
 
 Status CheckName(const char* what, const std::string& name) {
   if (!name.empty() && name.size() <= kMaxNameBytes) return OkStatus();
