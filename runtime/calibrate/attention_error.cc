@@ -7,6 +7,7 @@
 #include "runtime/engine/session.h"
 #include "runtime/evaluate/attention_weights.h"
 #include "runtime/evaluate/divergence.h"
+#include "runtime/model/scoped_probe.h"
 #include "turboquant/linear/file_block.h"
 
 namespace tq {
@@ -31,12 +32,11 @@ class Comparison {
                         Session::Create(model_, PlainConfig(model_, context), context));
     for (Lane& lane : lanes) lane.seq = lane.cache->NewSequence();
     status_ = OkStatus();
-    const ScopedProbe probe(model_,
-                            [&](int layer, const KvCache& cache, const AttentionParams& params,
-                                std::span<const AttentionItem> items) {
-                              if (status_.ok())
-                                status_ = Look(layer, cache, params, items.front(), lanes);
-                            });
+    const ScopedOutputProbe probe(
+        model_, [&](int layer, const KvCache& cache, const AttentionParams& params,
+                    std::span<const AttentionItem> items) {
+          if (status_.ok()) status_ = Look(layer, cache, params, items.front(), lanes);
+        });
     for (size_t from = 0; from < window.size(); from += Session::kPrefillChunk) {
       const size_t n = std::min<size_t>(Session::kPrefillChunk, window.size() - from);
       for (Lane& lane : lanes) {

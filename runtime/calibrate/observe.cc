@@ -7,6 +7,7 @@
 #include "runtime/calibrate/plain.h"
 #include "runtime/engine/session.h"
 #include "runtime/evaluate/attention_weights.h"
+#include "runtime/model/scoped_probe.h"
 
 namespace tq {
 namespace {
@@ -114,12 +115,11 @@ Result<ModelStatistics> MeasureStatistics(Model& model,
     const auto context = static_cast<int64_t>(w.size());
     TQ_ASSIGN_OR_RETURN(const auto session,
                         Session::Create(model, PlainConfig(model, context), context));
-    const ScopedProbe probe(model,
-                            [&](int layer, const KvCache& cache, const AttentionParams& params,
-                                std::span<const AttentionItem> items) {
-                              if (arch.window(layer) == 0)
-                                observer.Look(layer, cache, params, items.front());
-                            });
+    const ScopedOutputProbe probe(
+        model, [&](int layer, const KvCache& cache, const AttentionParams& params,
+                   std::span<const AttentionItem> items) {
+          if (arch.window(layer) == 0) observer.Look(layer, cache, params, items.front());
+        });
     const auto within = [&](size_t part, size_t, const std::string& what) {
       return ReportProgress(progress, done + part, total, what);
     };

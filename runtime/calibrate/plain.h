@@ -16,20 +16,6 @@ CacheConfig PlainConfig(const Model& model, int64_t context);
 void ReadPlainRows(const KvCache& cache, SeqId seq, int layer, Side side, int64_t first_pos,
                    int count, std::vector<float>* rows);
 
-// Sets a model's probe for as long as it lives.
-class ScopedProbe {
- public:
-  ScopedProbe(Model& model, Model::AttentionProbe probe) : model_(model) {
-    model_.set_output_probe(std::move(probe));
-  }
-  ~ScopedProbe() { model_.set_output_probe({}); }
-  ScopedProbe(const ScopedProbe&) = delete;
-  ScopedProbe& operator=(const ScopedProbe&) = delete;
-
- private:
-  Model& model_;
-};
-
 // How many caches of a window fit side by side into `max_bytes`, at least one and at most `most`.
 int CachesAtOnce(const CacheConfig& config, int64_t context, size_t max_bytes, int most);
 

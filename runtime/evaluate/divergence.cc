@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/engine/session.h"
+#include "runtime/model/scoped_probe.h"
 
 namespace tq {
 namespace {
@@ -61,22 +62,6 @@ class CosineProbe {
   int num_layers_, num_heads_, dim_;
   int64_t first_scored_;
   std::vector<std::vector<float>> outputs_;  // of the chunk, [layers][tokens * heads * dim]
-};
-
-// Sets a model's probe, if there is one, for as long as it lives.
-class ScopedOutputProbe {
- public:
-  ScopedOutputProbe(Model* model, Model::AttentionProbe probe) : model_(probe ? model : nullptr) {
-    if (model_ != nullptr) model_->set_output_probe(std::move(probe));
-  }
-  ~ScopedOutputProbe() {
-    if (model_ != nullptr) model_->set_output_probe({});
-  }
-  ScopedOutputProbe(const ScopedOutputProbe&) = delete;
-  ScopedOutputProbe& operator=(const ScopedOutputProbe&) = delete;
-
- private:
-  Model* model_;
 };
 
 Status Check(const Stream& reference, std::span<const Stream> candidates,
@@ -193,7 +178,7 @@ class Measurement {
     const bool scored = from >= options_.first_scored;
     const auto read = [&](const Stream& stream, Session& session, Model::AttentionProbe probe,
                           const Session::LogitsSink& sink) -> Status {
-      const ScopedOutputProbe scope(stream.model, std::move(probe));
+      const ScopedOutputProbe scope(*stream.model, std::move(probe));
       const Status status =
           session.Prefill(chunk, scored ? sink : Session::LogitsSink(), {}, options_.cancel);
       if (!status.ok()) return status.WithContext(stream.name);
