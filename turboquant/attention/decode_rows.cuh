@@ -7,20 +7,7 @@
 namespace tq {
 namespace {
 
-// ---- Rows in memory -----------------------------------------------------------------------------
-
-__device__ __forceinline__ void StoreIo(void* p, int64_t i, float x, DeviceIo io) {
-  if (io == DeviceIo::kF16) {
-    static_cast<__half*>(p)[i] = __float2half(x);
-  } else if (io == DeviceIo::kBF16) {
-    static_cast<__nv_bfloat16*>(p)[i] = __float2bfloat16(x);
-  } else {
-    static_cast<float*>(p)[i] = x;
-  }
-}
-
-// ---- Queries
-// --------------------------------------------------------------------------------------
+// ---- Queries ------------------------------------------------------------------------------------
 
 // a and b of the centre's pairs of one row, a warp: lanes below kDecodePairs have one each. `from`:
 // of the query; no query gives zeros.

@@ -2,17 +2,11 @@
 // Included by .cu files only.
 #pragma once
 
-#include "turboquant/base/device.h"
+#include "turboquant/base/device_io.cuh"
 #include "turboquant/base/ptx.cuh"
 
 namespace tq {
 namespace {
-
-__device__ __forceinline__ float LoadIo(const void* p, int64_t i, DeviceIo io) {
-  if (io == DeviceIo::kF16) return __half2float(static_cast<const __half*>(p)[i]);
-  if (io == DeviceIo::kBF16) return __bfloat162float(static_cast<const __nv_bfloat16*>(p)[i]);
-  return static_cast<const float*>(p)[i];
-}
 
 // Signs packed by PackSigns (fragment_layout.h).
 template <int kDim>

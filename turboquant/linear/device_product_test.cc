@@ -13,19 +13,6 @@ namespace {
 constexpr WeightType kTypes[] = {WeightType::kQ4_0, WeightType::kQ4_1, WeightType::kQ4_K,
                                  WeightType::kQ8_0};
 
-PackedMatrix RandomMatrix(WeightType type, int64_t out, int64_t in) {
-  ThreadPool pool(1);
-  auto m = PackedMatrix::Pack(type, out, in, RandomRows(type, out, in, 7), {}, pool);
-  EXPECT_TRUE(m.ok()) << m.status().ToString();
-  return std::move(*m);
-}
-
-std::vector<float> RandomVector(size_t n, uint64_t seed) {
-  std::vector<float> x(n);
-  for (float& v : x) v = RandomFloat(seed);
-  return x;
-}
-
 float Half(const uint8_t* p) {
   f16_t h;
   std::memcpy(&h, p, sizeof h);
@@ -67,7 +54,7 @@ float WeightAt(WeightType type, const ProductLayout& layout, const uint8_t* tile
 TEST(DeviceProduct, TilesHoldTheNumbersOfTheMatrix) {
   for (const WeightType type : kTypes) {
     const int64_t in_dim = type == WeightType::kQ4_K ? 512 : 416;
-    const PackedMatrix m = RandomMatrix(type, 21, in_dim);
+    const PackedMatrix m = RandomMatrix(type, 21, in_dim, 7);
     const ProductLayout layout = ProductLayout::For(type, in_dim);
     for (const int64_t first : {0, 16}) {
       std::vector<uint8_t> tile(layout.tile_bytes());
@@ -129,7 +116,7 @@ TEST_F(OnDevice, IsCloseToTheExactProduct) {
     const bool super = type == WeightType::kQ4_K;
     for (const int64_t in_dim : {super ? 256 : 32, super ? 768 : 416, 2816}) {
       for (const int64_t out_dim : {1, 16, 53}) {
-        const PackedMatrix m = RandomMatrix(type, out_dim, in_dim);
+        const PackedMatrix m = RandomMatrix(type, out_dim, in_dim, 7);
         for (const int rows : {1, 2, 4, 5, 8, 9, 16}) {
           const std::vector<float> x = RandomVector(static_cast<size_t>(rows * in_dim), 3);
           const std::vector<float> y = Times(m, x, rows);
@@ -157,7 +144,7 @@ TEST_F(OnDevice, IsCloseToTheExactProduct) {
 
 TEST_F(OnDevice, ARowHasTheSameBitsAloneAndAmongOthers) {
   for (const WeightType type : kTypes) {
-    const PackedMatrix m = RandomMatrix(type, 40, 1024);
+    const PackedMatrix m = RandomMatrix(type, 40, 1024, 7);
     const std::vector<float> x = RandomVector(16 * 1024, 8);
     const std::vector<float> all = Times(m, x, 16);
     EXPECT_EQ(Times(m, x, 16), all);
@@ -171,7 +158,7 @@ TEST_F(OnDevice, ARowHasTheSameBitsAloneAndAmongOthers) {
 }
 
 TEST_F(OnDevice, ANonFiniteActivationIsSeenInTheResult) {
-  const PackedMatrix m = RandomMatrix(WeightType::kQ4_0, 16, 64);
+  const PackedMatrix m = RandomMatrix(WeightType::kQ4_0, 16, 64, 7);
   std::vector<float> x(128, 1.0f);
   x[40] = INFINITY;
   const std::vector<float> y = Times(m, x, 2);

@@ -11,19 +11,6 @@
 namespace tq {
 namespace {
 
-PackedMatrix RandomMatrix(WeightType type, int64_t out, int64_t in, uint64_t seed) {
-  ThreadPool pool(1);
-  auto m = PackedMatrix::Pack(type, out, in, RandomRows(type, out, in, seed), {}, pool);
-  EXPECT_TRUE(m.ok()) << m.status().ToString();
-  return std::move(*m);
-}
-
-std::vector<float> RandomVector(size_t n, uint64_t seed) {
-  std::vector<float> x(n);
-  for (float& v : x) v = RandomFloat(seed);
-  return x;
-}
-
 std::vector<float> Times(const PackedMatrix& m, const std::vector<float>& x, int rows,
                          int threads = 1) {
   ThreadPool pool(threads);

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 
+#include "turboquant/base/device_io.cuh"
 #include "turboquant/base/device_status.h"
 #include "turboquant/base/ptx.cuh"
 #include "turboquant/linear/product_params.h"
@@ -29,21 +30,6 @@ constexpr float kTwo23 = 8388608.f;
 constexpr float kTopDigit = 32512.f;  // 127 * 256: the high byte stays signed
 using ptx::kAllLanes;
 
-__device__ __forceinline__ float LoadFloat(const void* p, int64_t i, DeviceIo io) {
-  if (io == DeviceIo::kF16) return __half2float(static_cast<const __half*>(p)[i]);
-  if (io == DeviceIo::kBF16) return __bfloat162float(static_cast<const __nv_bfloat16*>(p)[i]);
-  return static_cast<const float*>(p)[i];
-}
-__device__ __forceinline__ void StoreFloat(void* p, int64_t i, float x, DeviceIo io) {
-  if (io == DeviceIo::kF16) {
-    static_cast<__half*>(p)[i] = __float2half(x);
-  } else if (io == DeviceIo::kBF16) {
-    static_cast<__nv_bfloat16*>(p)[i] = __float2bfloat16(x);
-  } else {
-    static_cast<float*>(p)[i] = x;
-  }
-}
-
 // A warp for each block of 32 inputs of a row.
 __global__ void __launch_bounds__(256) QuantizeKernel(const __grid_constant__ QuantizeParams p) {
   ptx::LaunchDependents();
@@ -53,7 +39,7 @@ __global__ void __launch_bounds__(256) QuantizeKernel(const __grid_constant__ Qu
   if (task >= p.num_blocks * p.rows) return;
   const int row = static_cast<int>(task / p.num_blocks);
   const int64_t block = task % p.num_blocks, input = block * 32 + lane;
-  const float x = input < p.in_dim ? LoadFloat(p.x, row * p.in_dim + input, p.io) : 0.f;
+  const float x = input < p.in_dim ? LoadIo(p.x, row * p.in_dim + input, p.io) : 0.f;
   // The bits of |x| order like the values, with NaN above infinity.
   uint32_t bits = __float_as_uint(x) & 0x7FFFFFFFu;
 #pragma unroll
@@ -240,7 +226,7 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocksPerMultiprocessor)
       float y = 0;
 #pragma unroll
       for (int w = 0; w < kWarps; ++w) y += sums[buffer][w][in_tile][row];
-      if (out < p.out_dim) StoreFloat(p.y, row * p.out_dim + out, y, p.io);
+      if (out < p.out_dim) StoreIo(p.y, row * p.out_dim + out, y, p.io);
     }
   }
 }

@@ -1,7 +1,10 @@
 // Random weight rows for the tests of this folder.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "turboquant/base/numeric.h"
@@ -56,6 +59,19 @@ inline std::vector<std::byte> RandomRows(WeightType type, int64_t out_dim, int64
     }
   }
   return rows;
+}
+
+inline PackedMatrix RandomMatrix(WeightType type, int64_t out, int64_t in, uint64_t seed) {
+  ThreadPool pool(1);
+  auto m = PackedMatrix::Pack(type, out, in, RandomRows(type, out, in, seed), {}, pool);
+  EXPECT_TRUE(m.ok()) << m.status().ToString();
+  return std::move(*m);
+}
+
+inline std::vector<float> RandomVector(size_t n, uint64_t seed) {
+  std::vector<float> x(n);
+  for (float& v : x) v = RandomFloat(seed);
+  return x;
 }
 
 inline std::vector<WeightType> AllWeightTypes() {
