@@ -4,18 +4,19 @@
 
 namespace tq {
 
-std::string FillPage(std::string_view page,
+std::string FillPage(std::string_view rest,
                      std::vector<std::pair<std::string, std::string>> values) {
   values.insert(values.end(), {{"style", std::string(kReportStyle)},
                                {"script", std::string(kReportScript)},
                                {"chart_js", std::string(kChartJs)}});
+  const std::string page = std::string(kPageHead).append(rest);
   std::string out;
   for (size_t at = 0;;) {
     const size_t open = page.find("{{", at);
-    if (open == std::string_view::npos) return out.append(page.substr(at));
+    if (open == std::string::npos) return out.append(page, at);
     const size_t close = page.find("}}", open);
-    out.append(page.substr(at, open - at));
-    const std::string_view name = page.substr(open + 2, close - open - 2);
+    out.append(page, at, open - at);
+    const std::string name = page.substr(open + 2, close - open - 2);
     for (const auto& [key, value] : values) {
       if (key == name) out += value;
     }

@@ -8,9 +8,10 @@
 
 namespace tq {
 
-// Replaces the {{name}} marks of a template; {{style}}, {{script}} and {{chart_js}} are known,
-// every other mark must have a value.
-std::string FillPage(std::string_view page,
+// A page: page_head.html, then `rest`, their {{name}} marks replaced. {{style}}, {{script}} and
+// {{chart_js}} are known; every other mark, {{title}} and {{subtitle}} of the head too, must have a
+// value.
+std::string FillPage(std::string_view rest,
                      std::vector<std::pair<std::string, std::string>> values);
 
 // "&", "<", ">" and quotes as entities; control characters other than tab and newline as U+FFFD.
