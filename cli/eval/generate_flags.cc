@@ -87,10 +87,8 @@ Result<GenerationsOptions> GenerateFlags::Options(Responder& baseline,
   make.seed = seed;
   const Tokenizer* tokenizer = baseline.tokenizer();
   make.chat = tokenizer == nullptr || !tokenizer->chat_template().empty();
-  TQ_ASSIGN_OR_RETURN(TokenCounter counter,
-                      CounterFor(baseline, make.chat, text.second, options.cancel));
   TQ_ASSIGN_OR_RETURN(const Haystack haystack,
-                      Haystack::Create(text.first, text.second, std::move(counter)));
+                      Haystack::For(baseline, make.chat, text.first, text.second, options.cancel));
   const bool has_requests = std::any_of(items.begin(), items.end(), [](const CorpusItem& item) {
     return item.kind != CorpusItem::Kind::kText;
   });

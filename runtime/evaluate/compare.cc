@@ -9,20 +9,12 @@
 
 #include "runtime/evaluate/divergence.h"
 #include "runtime/evaluate/footprint.h"
+#include "runtime/evaluate/tasks/statistics.h"
 #include "turboquant/attention/attention.h"
 #include "turboquant/base/numeric.h"
 
 namespace tq {
 namespace {
-
-double Median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const size_t mid = values.size() / 2;
-  std::nth_element(values.begin(), values.begin() + mid, values.end());
-  const double upper = values[mid];
-  if (values.size() % 2 == 1) return upper;
-  return 0.5 * (upper + *std::max_element(values.begin(), values.begin() + mid));
-}
 
 bool Cancelled(const std::atomic<bool>* cancel) {
   return cancel != nullptr && cancel->load();

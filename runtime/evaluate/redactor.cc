@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/evaluate/blanks.h"
+
 namespace tq {
 namespace {
 
@@ -11,12 +13,6 @@ constexpr int kMaxCuts = 256;  // an expression like "^." changes the text at ev
 
 bool IsContinuation(char c) {
   return (static_cast<unsigned char>(c) & 0xC0) == 0x80;
-}
-
-std::string_view Trim(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t\r");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
 }
 
 // Calls text(part) and group(index) for the parts of a replacement.

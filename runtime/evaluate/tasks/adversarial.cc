@@ -326,10 +326,9 @@ Result<AdversarialResult> RunAdversarial(Responder& baseline,
                                          const AdversarialOptions& options) {
   AdversarialResult result;
   TQ_ASSIGN_OR_RETURN(result.kinds, ChooseKinds(kKinds, options.kinds));
-  TQ_ASSIGN_OR_RETURN(TokenCounter counter, CounterFor(baseline, options.run.form == AskForm::kChat,
-                                                       options.text, options.run.cancel));
   TQ_ASSIGN_OR_RETURN(const Haystack haystack,
-                      Haystack::Create(options.text_name, options.text, std::move(counter)));
+                      Haystack::For(baseline, options.run.form == AskForm::kChat, options.text_name,
+                                    options.text, options.run.cancel));
   TQ_ASSIGN_OR_RETURN(std::vector<Trial> trials, MakeAdversarialTrials(haystack, options));
   TQ_ASSIGN_OR_RETURN(result.trials,
                       RunTrials(baseline, candidates, std::move(trials), options.run));

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "runtime/evaluate/blanks.h"
 #include "runtime/evaluate/tasks/repetition.h"
 #include "turboquant/base/json_object.h"
 
@@ -12,16 +13,6 @@ namespace tq {
 namespace {
 
 using nlohmann::ordered_json;
-
-bool IsBlank(char c) {
-  return c == ' ' || c == '\t' || c == '\n' || c == '\r';
-}
-
-std::string_view Trim(std::string_view text) {
-  while (!text.empty() && IsBlank(text.front())) text.remove_prefix(1);
-  while (!text.empty() && IsBlank(text.back())) text.remove_suffix(1);
-  return text;
-}
 
 // Words and single marks, with the blanks before them.
 std::vector<std::string> Pieces(std::string_view text) {

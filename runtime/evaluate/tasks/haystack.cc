@@ -36,6 +36,12 @@ Result<TokenCounter> CounterFor(Responder& responder, bool chat, std::string_vie
   });
 }
 
+Result<Haystack> Haystack::For(Responder& responder, bool chat, std::string name, std::string text,
+                               const std::atomic<bool>* cancel) {
+  TQ_ASSIGN_OR_RETURN(TokenCounter counter, CounterFor(responder, chat, text, cancel));
+  return Create(std::move(name), std::move(text), std::move(counter));
+}
+
 Result<Haystack> Haystack::Create(std::string name, std::string text, TokenCounter counter) {
   if (const size_t bad = ValidUtf8Prefix(text); bad != text.size()) {
     return InvalidArgument("'", name, "' is not UTF-8 text (byte ", bad,

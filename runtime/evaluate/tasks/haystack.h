@@ -29,6 +29,9 @@ class Haystack {
  public:
   // kInvalidArgument when the text is empty or not UTF-8. `name` is for messages.
   static Result<Haystack> Create(std::string name, std::string text, TokenCounter counter);
+  // The same, counted as CounterFor does.
+  static Result<Haystack> For(Responder& responder, bool chat, std::string name, std::string text,
+                              const std::atomic<bool>* cancel);
 
   // As much of the text as fits `tokens` with the planted lines, each on a line of its own, in the
   // order of their depths, and a line end behind. kInvalidArgument when the text is too short, or

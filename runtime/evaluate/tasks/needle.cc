@@ -233,15 +233,13 @@ Result<std::vector<Trial>> MakeNeedleTrials(const Haystack& haystack,
       return InvalidArgument("a needle's depth of ", depth, " is outside 0..1");
     }
   }
+  TQ_ASSIGN_OR_RETURN(const std::vector<std::string> kinds, ChooseKinds(kKinds, options.kinds));
   std::vector<Trial> trials;
   const Maker maker = {haystack, options, &trials};
   for (const int64_t length : options.lengths) {
     for (size_t k = 0; k < std::size(kKinds); ++k) {
       const std::string kind = kKinds[k].name;
-      if (std::find(options.kinds.begin(), options.kinds.end(), kind) == options.kinds.end() &&
-          !options.kinds.empty()) {
-        continue;
-      }
+      if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) continue;
       for (int sample = 0; sample < options.samples; ++sample) {
         FactMaker facts(SeedOf(options.seed, kind, length, sample));
         TQ_RETURN_IF_ERROR(kMakers[k](maker, length, facts));
@@ -255,10 +253,9 @@ Result<NeedleResult> RunNeedle(Responder& baseline, std::span<Responder* const> 
                                const NeedleOptions& options) {
   NeedleResult result;
   TQ_ASSIGN_OR_RETURN(result.kinds, ChooseKinds(NeedleKinds(), options.kinds));
-  TQ_ASSIGN_OR_RETURN(TokenCounter counter, CounterFor(baseline, options.run.form == AskForm::kChat,
-                                                       options.text, options.run.cancel));
   TQ_ASSIGN_OR_RETURN(const Haystack haystack,
-                      Haystack::Create(options.text_name, options.text, std::move(counter)));
+                      Haystack::For(baseline, options.run.form == AskForm::kChat, options.text_name,
+                                    options.text, options.run.cancel));
   TQ_ASSIGN_OR_RETURN(std::vector<Trial> trials, MakeNeedleTrials(haystack, options));
   TQ_ASSIGN_OR_RETURN(result.trials,
                       RunTrials(baseline, candidates, std::move(trials), options.run));

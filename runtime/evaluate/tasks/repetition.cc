@@ -4,12 +4,10 @@
 #include <cctype>
 #include <unordered_set>
 
+#include "runtime/evaluate/blanks.h"
+
 namespace tq {
 namespace {
-
-bool IsBlank(char c) {
-  return c == ' ' || c == '\t' || c == '\n' || c == '\r';
-}
 
 // Where the words of a text begin, and the end of the last.
 std::vector<std::string_view> Words(std::string_view text) {

@@ -98,13 +98,6 @@ Result<std::optional<Reply>> AskOne(Responder& responder, const Request& request
   return std::optional<Reply>();
 }
 
-double Median(std::vector<double> values) {
-  if (values.empty()) return -1;
-  std::sort(values.begin(), values.end());
-  const size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
 bool CountsAsDifferent(const AnswerDifference& d, double same_from) {
   if (same_from >= 1 && !d.exact) return true;
   return d.similarity < same_from || d.is_structural();
@@ -112,7 +105,6 @@ bool CountsAsDifferent(const AnswerDifference& d, double same_from) {
 
 struct Pair {
   const Reply* baseline = nullptr;
-  const Reply* other = nullptr;
   AnswerDifference difference;
 };
 
@@ -143,7 +135,7 @@ ReplaySide Summarize(const std::vector<Pair>& pairs, double same_from) {
   side.exact_rate = static_cast<double>(exact) / n;
   side.different_rate = static_cast<double>(different) / n;
   side.structural_rate = static_cast<double>(structural) / n;
-  side.median_first_difference = Median(std::move(first));
+  if (!first.empty()) side.median_first_difference = Median(std::move(first));
   if (baseline_pieces > 0) {
     side.length_ratio = static_cast<double>(pieces) / static_cast<double>(baseline_pieces);
   }
@@ -297,7 +289,7 @@ Result<ReplayResult> RunReplay(Responder& baseline, std::span<Responder* const> 
   for (size_t i = 0; i < requests.size(); ++i) {
     TQ_ASSIGN_OR_RETURN(AnswerDifference d, CompareAnswers(plain[i], again[i], similarity));
     result.baseline_repetition += d.baseline_repetition / static_cast<double>(requests.size());
-    floor.push_back({&plain[i], &again[i], std::move(d)});
+    floor.push_back({&plain[i], std::move(d)});
   }
   result.floor = Summarize(floor, options.same_from);
   constexpr double kTooDifferent = 0.5;
@@ -322,7 +314,7 @@ Result<ReplayResult> RunReplay(Responder& baseline, std::span<Responder* const> 
       loss.push_back(floor[i].difference.similarity - d.similarity);
       out.cases.push_back(
           {requests[i].name, requests[i].shown, plain[i], *std::move(reply), d, differs});
-      pairs.push_back({&plain[i], nullptr, std::move(d)});
+      pairs.push_back({&plain[i], std::move(d)});
     }
     out.name = candidate->name();
     out.requests = static_cast<int64_t>(pairs.size());

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <vector>
 
 namespace tq {
 
@@ -34,5 +35,7 @@ Interval BootstrapInterval(size_t count, const Statistic& statistic, uint64_t se
 Interval BootstrapMeanInterval(std::span<const double> values, uint64_t seed, int resamples = 2000);
 
 double Mean(std::span<const double> values);  // 0 for none
+double Median(
+    std::vector<double> values);  // of an even number: the mean of the middle two; 0 for none
 
 }  // namespace tq
