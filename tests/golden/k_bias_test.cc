@@ -87,6 +87,7 @@ class KBias : public testing::Test {
     EXPECT_TRUE(reference.ok() && session.ok());
     const auto vocab = static_cast<size_t>(model.arch().vocab_size);
     double sum = 0;
+    AlignedBuffer<float> work;
     constexpr size_t kChunk = Session::kPrefillChunk;
     for (size_t from = 0; from < kContext; from += kChunk) {
       const auto chunk = std::span(tokens_).subspan(from, std::min(kChunk, kContext - from));
@@ -101,7 +102,7 @@ class KBias : public testing::Test {
           ReferenceRow row;
           PositionScore score;
           EXPECT_TRUE(row.Set(std::span<const float>(rows).subspan(i * vocab, vocab)).ok());
-          EXPECT_TRUE(row.Compare(logits.subspan(i * vocab, vocab), -1, &score).ok());
+          EXPECT_TRUE(row.Compare(logits.subspan(i * vocab, vocab), -1, &work, &score).ok());
           sum += score.kld;
         }
         return OkStatus();
