@@ -52,7 +52,7 @@ Result<int> RunEvalAdversarial(const AdversarialFlags& flags) {
                    : fmt::format(" --length {} --questions {}", flags.length, flags.questions));
   TQ_RETURN_IF_ERROR(
       PrintTask(flags, responders, command,
-                {"Adversarial texts: " + result.trials.baseline, AdversarialJson(result),
+                {"Adversarial texts: " + Sides(result.trials), AdversarialJson(result),
                  AdversarialSection(result), TrialsText(result.trials)}));
   return kDone;
 }

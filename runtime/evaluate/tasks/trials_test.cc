@@ -79,6 +79,11 @@ TEST(Needle, APerfectMemoryFindsAllAndHalfAMemoryTheFirstHalf) {
   EXPECT_EQ(j["by_kind"]["multi_key"]["questions"], 30);
   EXPECT_EQ(j["grid"].size(), 2u * 2 * 5);
   EXPECT_LT(j["difference"], -0.3);
+  const std::string verdict = TrialsVerdict(result->trials);
+  EXPECT_EQ(verdict.find("half gets "), 0u) << verdict;
+  EXPECT_NE(verdict.find("of 40 questions right where f16 gets 40: "), std::string::npos)
+      << verdict;
+  EXPECT_NE(verdict.find("worse, beyond chance."), std::string::npos) << verdict;
   EXPECT_FALSE(j["parted"].empty());
 }
 
@@ -94,6 +99,8 @@ TEST(Needle, WhatTheBaselineCannotDoIsNotInformative) {
   EXPECT_EQ(j["note"], "not informative, because f16 itself fails there: single (0 of 10)");
   EXPECT_EQ(j["informative_questions"], 0);
   EXPECT_NE(NeedleSection(*result).find("not informative"), std::string::npos);
+  EXPECT_EQ(TrialsVerdict(result->trials),
+            "Not informative: f16 itself fails at every kind of question.");
 }
 
 TEST(Needle, TextsFitTheirLengthAndRepeatWithTheSeed) {
