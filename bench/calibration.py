@@ -49,8 +49,7 @@ PYTHON_MODULES = ("argparse ast bdb calendar cgi codecs configparser csv datacla
 JARGON = "/usr/share/doc/jargon-text/jargon.txt.gz"
 JARGON_SKIPPED = 200_000  # characters of preface and tables
 CALIBRATION_CHARACTERS = 320_000  # of each genre
-# Passes over the text in one call, so that a call takes a few minutes at most.
-TOKEN_PASSES = 140_000
+SECONDS_OF_A_CALL = 240  # about, of one that measures rows
 GUESSED_SPEED = {2048: 400, 8192: 150}  # tokens of one pass a second, until some were measured
 
 
@@ -211,12 +210,13 @@ class Bench:
     def measure(self, profiles, context, text):
         """A row for each profile over windows of one text."""
         windows = WINDOWS[context]
-        at_once = max(1, TOKEN_PASSES // (windows * context) - 2)  # and the plain run, and the floor
         todo = self.missing(profiles, context, text)
-        for first in range(0, len(todo), at_once):
-            piece = todo[first:first + at_once]
-            passes = windows * context * (len(piece) + 2)
+        while todo:
             speed = self.result["speed"].get(str(context), GUESSED_SPEED[context])
+            # The plain run and the floor are read beside them.
+            at_once = max(1, int(SECONDS_OF_A_CALL * speed) // (windows * context) - 2)
+            piece, todo = todo[:at_once], todo[at_once:]
+            passes = windows * context * (len(piece) + 2)
             left = self.left()
             if left is not None and self.has_done and passes / speed > left:
                 raise OutOfTime()
