@@ -66,9 +66,46 @@ MODELS = {
                                                          original_max_position_embeddings=64))),
                 {}),
 }
+# The same with experts in MXFP4, as its makers publish it.
+MODELS["gpt-oss-mxfp4"] = ("GptOss", dict(MODELS["gpt-oss"][1], intermediate_size=32), {})
 
 
-def randomize(model, seed):
+def as_mxfp4(values):
+    """Blocks of 32 along the last dimension, and what they mean."""
+    import gguf
+    kind = gguf.GGMLQuantizationType.MXFP4
+    blocks = gguf.quants.quantize(values.contiguous().numpy(), kind)
+    return blocks, torch.from_numpy(gguf.quants.dequantize(blocks, kind))
+
+
+def experts_to_mxfp4(path):
+    """Puts a file's experts, which lie on the grid of MXFP4, into MXFP4."""
+    import gguf
+    reader = gguf.GGUFReader(path)
+    writer = gguf.GGUFWriter(path.with_suffix(".tmp"),
+                             reader.fields["general.architecture"].contents())
+    for key, field in reader.fields.items():
+        if key.startswith("GGUF.") or key == "general.architecture":
+            continue
+        array = field.types[0] == gguf.GGUFValueType.ARRAY
+        writer.add_key_value(key, field.contents(), field.types[0],
+                             sub_type=field.types[-1] if array else None)
+    for t in reader.tensors:
+        if t.name.endswith("_exps.weight"):
+            values = torch.from_numpy(gguf.quants.dequantize(t.data, t.tensor_type))
+            blocks, same = as_mxfp4(values)
+            assert torch.equal(same, values), t.name
+            writer.add_tensor(t.name, blocks, raw_dtype=gguf.GGMLQuantizationType.MXFP4)
+        else:
+            writer.add_tensor(t.name, t.data, raw_dtype=t.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    path.with_suffix(".tmp").replace(path)
+
+
+def randomize(model, seed, mxfp4):
     """Weights large enough that attention, experts and caps all matter."""
     generator = torch.Generator().manual_seed(seed)
     for name, p in sorted(model.named_parameters()):
@@ -87,7 +124,10 @@ def randomize(model, seed):
                 and "GptOss" in type(model).__name__ else p.shape[-1]
             gain = 2.0 if "q_proj" in name or "k_proj" in name or "lm_head" in name else 1.0
             value = noise * gain / fan_in ** 0.5
-        p.data = value.half().float()
+        value = value.half().float()
+        if mxfp4 and p.dim() == 3:  # experts, whose last dimension but one is the input
+            value = as_mxfp4(value.transpose(1, 2))[1].transpose(1, 2)
+        p.data = value
 
 
 def write_vocab(converter):
@@ -157,7 +197,8 @@ def make(name, out):
     config._attn_implementation = "eager"
     model = getattr(transformers, kind + "ForCausalLM")(config).float().eval()
     round_keys_and_values(sys.modules[type(model).__module__])
-    randomize(model, seed=len(name) * 7919 + sum(map(ord, name)))
+    mxfp4 = name.endswith("-mxfp4")
+    randomize(model, len(name) * 7919 + sum(map(ord, name)), mxfp4)
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(2, VOCAB, (1, TOKENS), generator=generator)
     with torch.no_grad():
@@ -165,6 +206,8 @@ def make(name, out):
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         convert(pathlib.Path(folder), out / f"{name}.gguf", extra)
+    if mxfp4:
+        experts_to_mxfp4(out / f"{name}.gguf")
     positions = list(range(STRIDE - 1, TOKENS, STRIDE))
     golden = {
         "made_by": f"transformers {transformers.__version__}, torch {torch.__version__}",

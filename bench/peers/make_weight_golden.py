@@ -4,8 +4,8 @@
 usage: make_weight_golden.py [OUT.json]
 
 Needs: pip install gguf. Blocks are random bytes with finite half-precision scales; in the last two
-of a type all other bytes are 0 or 255: the smallest and largest codes and integer scales. Both
-`blocks` and `values` (float32) are little-endian bytes in hexadecimal.
+of a type all other bytes are 0 or 255: the smallest and largest codes and integer scales. MXFP4 has
+a byte for a scale instead: small, usual, 0 and the largest whose weights are floats. Both `blocks` and `values` (float32) are little-endian bytes in hexadecimal.
 """
 import importlib.metadata
 import json
@@ -17,7 +17,7 @@ import numpy as np
 
 # Where the half-precision numbers of a block lie.
 HALVES = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q2_K": [80, 82],
-          "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}
+          "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "MXFP4": []}
 
 
 def main():
@@ -33,6 +33,8 @@ def main():
         for at in halves:
             numbers = (rng.standard_normal(4) * [1, 1e-3, 1, 100]).astype("<f2")
             blocks[:, at:at + 2] = numbers.view(np.uint8).reshape(4, 2)
+        if name == "MXFP4":
+            blocks[:, 0] = [1, 120, 0, 252]
         values = gguf.quants.dequantize(blocks, kind).astype("<f4")
         types[name] = {"blocks": blocks.tobytes().hex(), "values": values.tobytes().hex()}
     result = {"made_by": "bench/peers/make_weight_golden.py",

@@ -478,8 +478,7 @@ Status RefuseQuantized(const JsonObject& config) {
                      "method '", method.value_or("unknown"),
                      "'), and that format is not read; take a 16-bit checkpoint of the model, and ",
                      "'tq quantize FOLDER --to int4 --out FILE.gguf' makes its weights small; or "
-                     "take a GGUF file ",
-                     "of it", method == "mxfp4" ? " in another type than MXFP4" : "");
+                     "take a GGUF file of it");
 }
 
 }  // namespace

@@ -184,6 +184,12 @@ std::span<const float> InputStatistics::Factor(const TensorPlan& tensor) const {
   return it->second.moments;
 }
 
+int InputStatistics::NumWithFeedback(const WeightPlan& plan) const {
+  return static_cast<int>(std::count_if(
+      plan.tensors.begin(), plan.tensors.end(),
+      [&](const TensorPlan& t) { return IsBlockType(t.type) && !Factor(t).empty(); }));
+}
+
 int InputStatistics::NoteLostFeedback(WeightPlan* plan) const {
   int lost = 0;
   for (TensorPlan& t : plan->tensors) {

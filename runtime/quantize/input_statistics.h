@@ -40,6 +40,8 @@ class InputStatistics {
   std::vector<float> Importance(const TensorPlan& tensor) const;
   // U of encode_feedback.h, [n][n]; empty: this input has no second moments.
   std::span<const float> Factor(const TensorPlan& tensor) const;
+  // Tensors of the plan that are rounded with feedback.
+  int NumWithFeedback(const WeightPlan& plan) const;
   // Adds to the reason of every tensor that was to be rounded with feedback, and cannot be, why
   // not; how many there are. What options and experts leave out is as asked for, and not among
   // them.

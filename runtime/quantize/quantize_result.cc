@@ -46,6 +46,29 @@ std::string WhyNotMeasured(const QuantizeResult& r) {
                           : "Nothing was measured: no held-out text";
 }
 
+std::string EmbeddingsText(const QuantizeResult& r) {
+  std::map<WeightType, int> counts;
+  for (const TensorPlan& t : r.plan.tensors) {
+    if (t.role == TensorRole::kOuter) ++counts[t.type];
+  }
+  std::string types;
+  for (const auto& [type, count] : counts) {
+    types += fmt::format("{}{}", types.empty() ? "" : " and ", WeightTypeName(type));
+  }
+  return types + (r.embeddings_by_name ? ", as asked for"
+                  : r.sites.empty()    ? ", by default"
+                                       : ", by measured KL");
+}
+
+std::string FeedbackText(const QuantizeResult& r) {
+  if (r.calibration_tokens == 0) return "none: no calibration";
+  if (r.feedback_columns == 0) return "off";
+  return fmt::format("{} matrices", r.feedback_tensors) +
+         (r.lost_feedback > 0
+              ? fmt::format("; {} without, whose inputs have no second moments", r.lost_feedback)
+              : "");
+}
+
 std::string TypeCounts(const WeightPlan& plan) {
   std::map<WeightType, int> counts;
   for (const TensorPlan& t : plan.tensors) {
@@ -87,6 +110,8 @@ Json QuantizeJson(const QuantizeResult& r) {
   if (r.budget_bytes > 0) j["budget_bytes"] = r.budget_bytes;
   j["types"] = TypeCounts(r.plan);
   j["calibration_tokens"] = r.calibration_tokens;
+  j["embeddings"] = EmbeddingsText(r);
+  j["feedback"] = FeedbackText(r);
   j["lost_feedback"] = r.lost_feedback;
   if (!r.data.is_null()) j["data"] = r.data;
   j["kinds"] = Json::array();
@@ -125,6 +150,8 @@ std::string QuantizeSection(const QuantizeResult& r) {
       fmt::format("{:.2f} MiB became {:.2f} MiB: {:.3f} bits a weight over {:.1f} million weights.",
                   MiB(r.source_bytes), MiB(r.file_bytes), r.plan.bits_per_weight(),
                   static_cast<double>(r.plan.num_weights()) / 1e6));
+  out += SectionText(fmt::format("Embeddings and head: {}. Rounding with feedback: {}.",
+                                 EmbeddingsText(r), FeedbackText(r)));
   std::vector<std::vector<std::string>> rows;
   for (const KindSummary& k : SummarizeKinds(r.plan)) {
     rows.push_back({k.kind, k.types, fmt::format("{:.2f}", static_cast<double>(k.weights) / 1e6),

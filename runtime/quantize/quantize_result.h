@@ -20,11 +20,19 @@ struct QuantizeResult {
   double predicted_kld = 0;                 // of the allocation
   size_t budget_bytes = 0;                  // of the tensors; 0: none
   int64_t calibration_tokens = 0;           // 0: all inputs counted the same
-  int lost_feedback = 0;        // tensors whose reason says why they were rounded without feedback
-  nlohmann::ordered_json data;  // null, or what calibration and proof were read from
+  bool embeddings_by_name = false;          // --embeddings TYPE
+  int64_t feedback_columns = 0;  // matrices of up to so many columns were to get it; 0: none
+  int feedback_tensors = 0;      // those that did
+  int lost_feedback = 0;         // tensors whose reason says why they were rounded without feedback
+  nlohmann::ordered_json data;   // null, or what calibration and proof were read from
   // Weights alone, cache alone, both, against the source, on held-out text.
   std::optional<KldResult> quality;
 };
+
+// "Q8_0, by default": types of embeddings and head, and why.
+std::string EmbeddingsText(const QuantizeResult& result);
+// "210 matrices", "off", "none: no calibration".
+std::string FeedbackText(const QuantizeResult& result);
 
 // Why there is no quality.
 std::string WhyNotMeasured(const QuantizeResult& result);

@@ -72,13 +72,26 @@ class QuantizeTest : public testing::Test {
 TEST(QuantizeTargetOf, NamesWhatThereIs) {
   EXPECT_EQ(QuantizeTargetOf("int8")->type, kQ8_0);
   EXPECT_EQ(QuantizeTargetOf("int4")->type, kQ4_K);
-  EXPECT_EQ(QuantizeTargetOf("Q5_1")->outer, kQ5_1);
+  EXPECT_EQ(QuantizeTargetOf("Q5_1")->outer, kQ6_K);
+  EXPECT_EQ(QuantizeTargetOf("Q8_0")->outer, kQ8_0);
+  EXPECT_FALSE(QuantizeTargetOf("Q5_1")->outer_is_fixed);
+  const auto named = QuantizeTargetOf("Q4_0", "Q4_1");
+  ASSERT_TRUE(named.ok());
+  EXPECT_EQ(named->type, kQ4_0);
+  EXPECT_EQ(named->outer, kQ4_1);
+  EXPECT_TRUE(named->outer_is_fixed);
   const Status s = QuantizeTargetOf("awq").status();
   EXPECT_EQ(s.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(s.message(),
             "there is no kind of weights 'awq'; there are int8, int4, F16, BF16, Q4_0, Q4_1, Q5_0, "
             "Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K");
-  EXPECT_EQ(QuantizeTargetOf("F32").status().code(), StatusCode::kInvalidArgument);
+  for (const char* not_written : {"F32", "MXFP4"}) {
+    EXPECT_EQ(QuantizeTargetOf(not_written).status().code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(QuantizeTargetOf("int4", not_written).status().message(),
+              StrCat("there is no type '", not_written,
+                     "' for embeddings; there are auto, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, "
+                     "Q2_K, Q3_K, Q4_K, Q5_K, Q6_K"));
+  }
 }
 
 TEST(TypeForRows, TakesTheNextLargerTypeWhoseBlocksFit) {
@@ -312,6 +325,48 @@ TEST_F(QuantizeTest, AllocatesWithinTheBudget) {
   EXPECT_EQ(s.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(s.message().find("a budget of 1000 bytes"), std::string::npos) << s.ToString();
   EXPECT_NE(s.message().find("the smallest types take "), std::string::npos) << s.ToString();
+}
+
+// Embeddings whose type was asked for keep it under any budget, and their bytes count.
+TEST_F(QuantizeTest, EmbeddingsAskedForByNameAreNotAllocated) {
+  const auto target = QuantizeTargetOf("int4", "Q5_1");
+  auto plan = WeightPlan::Create(model_->file(), *target, false);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(Tensor(*plan, "token_embd.weight").type, kQ5_1);
+  EXPECT_EQ(Tensor(*plan, "token_embd.weight").reason, "--embeddings Q5_1");
+  SensitivityOptions options;
+  options.choices = target->choices;
+  options.outer_is_fixed = target->outer_is_fixed;
+  const auto sites =
+      MeasureSites(*model_, *plan, Statistics(), SomeWindows(tiny_.vocab), options, pool_);
+  ASSERT_TRUE(sites.ok()) << sites.status().ToString();
+  for (const double bits : {6.5, 9.5}) {
+    const auto budget = static_cast<size_t>(bits * static_cast<double>(plan->num_weights()) / 8);
+    ASSERT_TRUE(AllocateTypes(*sites, budget, &*plan).ok());
+    EXPECT_LE(plan->bytes(), budget);
+    EXPECT_EQ(Tensor(*plan, "token_embd.weight").type, kQ5_1) << bits;
+    EXPECT_EQ(Tensor(*plan, "token_embd.weight").reason, "--embeddings Q5_1");
+  }
+  EXPECT_EQ(TypeCounts(*plan), "Q8_0 (14), Q5_1 (1)");
+}
+
+TEST_F(QuantizeTest, WhatWasDoneIsSaidInWords) {
+  QuantizeResult r;
+  r.plan = Plan("int4");
+  EXPECT_EQ(EmbeddingsText(r), "Q8_0, by default");
+  EXPECT_EQ(FeedbackText(r), "none: no calibration");
+  r.calibration_tokens = 80;
+  EXPECT_EQ(FeedbackText(r), "off");
+  r.feedback_columns = 2048;
+  r.feedback_tensors = Statistics().NumWithFeedback(r.plan);
+  EXPECT_EQ(FeedbackText(r), "14 matrices");
+  r.lost_feedback = 2;
+  EXPECT_EQ(FeedbackText(r), "14 matrices; 2 without, whose inputs have no second moments");
+  r.sites.resize(1);
+  r.sites[0].tensors = {0};
+  EXPECT_EQ(EmbeddingsText(r), "Q8_0, by measured KL");
+  r.embeddings_by_name = true;
+  EXPECT_EQ(QuantizeJson(r)["embeddings"], "Q8_0, as asked for");
 }
 
 TEST_F(QuantizeTest, WritesAModelWithItsProvenance) {

@@ -53,9 +53,11 @@ std::vector<WeightSite> MakeSites(const WeightPlan& plan, double max_work) {
 
 // The types that rows of a site may have, with their bytes, fewest first.
 std::vector<WeightSite::Choice> ChoicesOf(const WeightSite& site, const WeightPlan& plan,
-                                          const std::vector<WeightType>& types) {
+                                          const SensitivityOptions& options) {
   std::vector<WeightSite::Choice> out;
-  for (const WeightType type : types) {
+  const bool is_fixed =
+      options.outer_is_fixed && plan.tensors[site.tensors.front()].role == TensorRole::kOuter;
+  for (const WeightType type : is_fixed ? std::vector<WeightType>() : options.choices) {
     size_t bytes = 0;
     const bool fits = std::all_of(site.tensors.begin(), site.tensors.end(), [&](size_t i) {
       bytes += plan.tensors[i].bytes(type);
@@ -168,7 +170,7 @@ Result<std::vector<WeightSite>> MeasureSites(Model& model, const WeightPlan& pla
   std::vector<std::vector<double>> errors(sites.size());
   for (size_t s = 0; s < sites.size(); ++s) {
     WeightSite& site = sites[s];
-    site.choices = ChoicesOf(site, plan, options.choices);
+    site.choices = ChoicesOf(site, plan, options);
     site.probe = site.choices.front().type;
     std::vector<WeightType> types;
     for (const auto& choice : site.choices) types.push_back(choice.type);
@@ -238,6 +240,7 @@ Result<double> AllocateTypes(const std::vector<WeightSite>& sites, size_t max_by
     for (const size_t i : sites[s].tensors) {
       TensorPlan& t = plan->tensors[i];
       t.type = choice.type;
+      if (sites[s].choices.size() < 2) continue;  // the plan's own reason
       t.reason = StrCat("KL ", sites[s].kld, " alone in ", WeightTypeName(sites[s].probe));
     }
   }

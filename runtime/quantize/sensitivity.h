@@ -32,6 +32,7 @@ struct WeightSite {
 
 struct SensitivityOptions {
   std::vector<WeightType> choices;
+  bool outer_is_fixed = false;  // embeddings and head keep the type that the plan gives them
   // Windows of so many tokens each, from the begin of calibration windows spread evenly.
   int windows = 2;
   int window_len = 128;

@@ -28,6 +28,12 @@ bool IsFloatType(GgmlType type) {
   return type == GgmlType::kF32 || type == GgmlType::kF16 || type == GgmlType::kBF16;
 }
 
+std::optional<WeightType> WritableType(const std::string& name) {
+  const Result<WeightType> type = WeightTypeOf(name);
+  if (!type.ok() || *type == kF32 || !IsWritable(*type)) return std::nullopt;
+  return *type;
+}
+
 }  // namespace
 
 double BitsPerWeight(WeightType type) {
@@ -51,24 +57,47 @@ WeightType TypeForRows(WeightType type, int64_t row_len) {
   return kF16;
 }
 
-Result<QuantizeTarget> QuantizeTargetOf(const std::string& name) {
-  if (name == "int8") return QuantizeTarget{name, kQ8_0, kQ8_0, {kQ6_K, kQ8_0, kF16}, 0};
-  if (name == "int4") return QuantizeTarget{name, kQ4_K, kQ6_K, AllInt4Choices(), 5.0};
+std::string WritableTypeNames() {
   std::string names;
   for (size_t i = 0; i < std::size(kWeightLayouts); ++i) {
     const auto type = static_cast<WeightType>(i);
-    if (type == kF32) continue;
-    if (name == WeightTypeName(type)) {
-      QuantizeTarget target{name, type, type, {type}, 0};
-      for (const WeightType more :
-           {kQ2_K, kQ3_K, kQ4_0, kQ4_K, kQ4_1, kQ5_0, kQ5_K, kQ5_1, kQ6_K, kQ8_0, kF16}) {
-        if (BitsPerWeight(more) > BitsPerWeight(type)) target.choices.push_back(more);
-      }
-      return target;
-    }
-    names += StrCat(", ", WeightTypeName(type));
+    if (type != kF32 && IsWritable(type))
+      names += StrCat(names.empty() ? "" : ", ", WeightTypeName(type));
   }
-  return InvalidArgument("there is no kind of weights '", name, "'; there are int8, int4", names);
+  return names;
+}
+
+Result<QuantizeTarget> QuantizeTargetOf(const std::string& name, const std::string& embeddings) {
+  QuantizeTarget target;
+  target.name = name;
+  if (name == "int8") {
+    target.type = target.outer = kQ8_0;
+    target.choices = {kQ6_K, kQ8_0, kF16};
+  } else if (name == "int4") {
+    target.type = kQ4_K;
+    target.choices = AllInt4Choices();
+    target.default_bits = 5.0;
+  } else if (const std::optional<WeightType> type = WritableType(name)) {
+    target.type = *type;
+    if (BitsPerWeight(*type) > BitsPerWeight(target.outer)) target.outer = *type;
+    target.choices = {*type};
+    for (const WeightType more :
+         {kQ2_K, kQ3_K, kQ4_0, kQ4_K, kQ4_1, kQ5_0, kQ5_K, kQ5_1, kQ6_K, kQ8_0, kF16}) {
+      if (BitsPerWeight(more) > BitsPerWeight(*type)) target.choices.push_back(more);
+    }
+  } else {
+    return InvalidArgument("there is no kind of weights '", name, "'; there are int8, int4, ",
+                           WritableTypeNames());
+  }
+  if (embeddings == "auto") return target;
+  const std::optional<WeightType> outer = WritableType(embeddings);
+  if (!outer) {
+    return InvalidArgument("there is no type '", embeddings, "' for embeddings; there are auto, ",
+                           WritableTypeNames());
+  }
+  target.outer = *outer;
+  target.outer_is_fixed = true;
+  return target;
 }
 
 GgmlType GgmlTypeOf(WeightType type) {
@@ -108,7 +137,9 @@ Result<WeightPlan> WeightPlan::Create(const GgufFile& file, const QuantizeTarget
       p.role = outer ? TensorRole::kOuter : TensorRole::kMatrix;
       const WeightType wanted = outer ? target.outer : target.type;
       p.type = TypeForRows(wanted, t.shape[0]);
-      p.reason = StrCat("--to ", target.name);
+      p.reason = outer && target.outer_is_fixed
+                     ? StrCat("--embeddings ", WeightTypeName(target.outer))
+                     : StrCat("--to ", target.name);
       if (p.type != wanted) {
         p.reason +=
             StrCat("; rows of ", t.shape[0], " are no whole blocks of ", WeightTypeName(wanted));

@@ -18,11 +18,16 @@ struct QuantizeTarget {
   std::string name;
   WeightType type = WeightType::kQ4_K;   // of matrices without a measurement
   WeightType outer = WeightType::kQ6_K;  // of embeddings and head without one
+  bool outer_is_fixed = false;           // `outer` was asked for by name: not to be allocated
   std::vector<WeightType> choices;       // what an allocation may give, fewest bits first
   double default_bits = 0;               // a weight, with calibration; 0: no allocation
 };
-// kInvalidArgument lists the names.
-Result<QuantizeTarget> QuantizeTargetOf(const std::string& name);
+// `embeddings`: the type of embeddings and head by name; "auto": Q6_K, as llama-quantize keeps the
+// head, or the target's own type where that has more bits. kInvalidArgument lists the names.
+Result<QuantizeTarget> QuantizeTargetOf(const std::string& name,
+                                        const std::string& embeddings = "auto");
+// "int8, int4, Q4_0, ...": types that are written.
+std::string WritableTypeNames();
 
 GgmlType GgmlTypeOf(WeightType type);
 

@@ -27,9 +27,9 @@ using nlohmann::json;
 using Row = std::vector<float>;
 
 constexpr char kFolder[] = TQ_SOURCE_DIR "/tests/golden/architectures/";
-constexpr const char* kNames[] = {"llama", "llama-linear", "llama-yarn", "mistral",
-                                  "qwen2", "qwen3",        "gemma2",     "gemma3",
-                                  "phi3",  "mixtral",      "qwen3moe",   "gpt-oss"};
+constexpr const char* kNames[] = {"llama",    "llama-linear", "llama-yarn",   "mistral", "qwen2",
+                                  "qwen3",    "gemma2",       "gemma3",       "phi3",    "mixtral",
+                                  "qwen3moe", "gpt-oss",      "gpt-oss-mxfp4"};
 
 class Architectures : public testing::TestWithParam<const char*> {
  protected:

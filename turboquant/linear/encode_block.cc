@@ -366,6 +366,7 @@ Status EncodeFileRow(WeightType type, std::span<const float> values,
                      std::span<const float> importance, std::span<std::byte> out) {
   const WeightLayout& f = LayoutOf(type);
   const size_t blocks = values.size() / static_cast<size_t>(f.block_len);
+  if (!IsWritable(type)) return Unsupported(f.name, " weights are read, not written");
   if (values.size() % static_cast<size_t>(f.block_len) != 0) {
     return InvalidArgument(f.name, " rows of ", values.size(),
                            " values: not a multiple of the block of ", f.block_len);

@@ -19,7 +19,7 @@ namespace tq {
 // One row. `importance` has a positive weight for each value, or is empty: all are equal. `out` has
 // the row's bytes. Float types are rounded. The same bits on every instruction set.
 // kInvalidArgument: sizes that do not agree, a value that is not finite or too large for the type's
-// f16 numbers.
+// f16 numbers. kUnsupported: a type that is not IsWritable.
 Status EncodeFileRow(WeightType type, std::span<const float> values,
                      std::span<const float> importance, std::span<std::byte> out);
 

@@ -91,6 +91,20 @@ void ReadQ6K(Bytes q, FileBlock& block) {
   block.d = q.half(208);
 }
 
+// Rank of a number of E2M1 (see kFloat4Levels) from its bits, sign and magnitude, and back.
+uint8_t RankOfFloat4(int bits) {
+  return U8(bits < 8 ? 8 + bits : 15 - bits);
+}
+int Float4OfRank(int rank) {
+  return rank < 8 ? 15 - rank : rank - 8;
+}
+
+void ReadMXFP4(Bytes q, FileBlock& block) {
+  block.exponent = U8(q[0]);
+  ReadNibbles(q + 1, block.codes);
+  for (int k = 0; k < kBlockLen; ++k) block.codes[k] = RankOfFloat4(block.codes[k]);
+}
+
 // The same for writing, into bytes that are all zero.
 struct OutBytes {
   std::byte* p;
@@ -153,6 +167,13 @@ void WriteQ6K(const FileBlock& block, OutBytes q) {
   q.half(208, block.d);
 }
 
+void WriteMXFP4(const FileBlock& block, OutBytes q) {
+  uint8_t bits[kBlockLen];
+  for (int k = 0; k < kBlockLen; ++k) bits[k] = U8(Float4OfRank(block.codes[k]));
+  q.Or(0, block.exponent);
+  WriteNibbles(bits, q + 1);
+}
+
 }  // namespace
 
 void ReadFileBlock(WeightType type, const std::byte* bytes, FileBlock& block) {
@@ -198,6 +219,7 @@ void ReadFileBlock(WeightType type, const std::byte* bytes, FileBlock& block) {
       break;
     }
     case WeightType::kQ6_K: ReadQ6K(q, block); break;
+    case WeightType::kMXFP4: ReadMXFP4(q, block); break;
   }
 }
 
@@ -245,6 +267,7 @@ void WriteFileBlock(WeightType type, const FileBlock& block, std::byte* bytes) {
       break;
     }
     case WeightType::kQ6_K: WriteQ6K(block, q); break;
+    case WeightType::kMXFP4: WriteMXFP4(block, q); break;
   }
 }
 
@@ -271,6 +294,13 @@ void DequantizeFileRow(WeightType type, const std::byte* bytes, std::span<float>
   FileBlock block;
   for (size_t first = 0; first < out.size(); first += f.block_len, bytes += f.block_bytes) {
     ReadFileBlock(type, bytes, block);
+    if (f.is_float4) {
+      const float scale = Float4Scale(block.exponent);
+      for (int k = 0; k < f.block_len; ++k) {
+        out[first + k] = scale * static_cast<float>(kFloat4Levels[block.codes[k]]);
+      }
+      continue;
+    }
     const float d = F32FromF16(block.d), m = F32FromF16(block.m);
     for (int k = 0; k < f.block_len; ++k) {
       const int g = k / f.group_len;

@@ -13,7 +13,8 @@ namespace tq {
 // The parts of a block, each by itself.
 struct FileBlock {
   f16_t d = 0, m = 0;                // m: types with a minimum
-  uint8_t codes[kMaxBlockLen];       // offset not taken off; of Q8_0: 128 added
+  uint8_t exponent = 0;              // in place of d, MXFP4
+  uint8_t codes[kMaxBlockLen];       // offset not taken off; of Q8_0: 128 added; of MXFP4: ranks
   int8_t scales[kMaxBlockLen / 16];  // of the groups, K types
   uint8_t mins[kMaxBlockLen / 16];
 };

@@ -49,6 +49,25 @@ HWY_INLINE VF LoadI8(const uint8_t* p) {
                        hn::PromoteTo(DI32(), hn::LoadU(d8, reinterpret_cast<const int8_t*>(p))));
 }
 
+// Float4Scale of each.
+HWY_INLINE VF LoadFloat4Scale(const uint8_t* p) {
+  const hn::Rebind<uint8_t, DI32> d8;
+  const VI32 bits = hn::ShiftLeft<23>(hn::PromoteTo(DI32(), hn::LoadU(d8, p)));
+  const VI32 least = hn::Set(DI32(), 0x00400000);
+  return hn::Mul(hn::BitCast(DF(), hn::Max(bits, least)), hn::Set(DF(), 0.5f));
+}
+
+// Ranks of 4-bit floats in 16-bit numbers become levels, 12 added. Rank 0 has level 0 then, so that
+// the upper bytes, which are 0, stay so.
+HWY_INLINE VU16 Float4Levels(VU16 ranks) {
+  static_assert(kFloat4Levels[0] == -12);
+  HWY_ALIGN static constexpr uint8_t kTable[16] = {0,  4,  6,  8,  9,  10, 11, 12,
+                                                   12, 13, 14, 15, 16, 18, 20, 24};
+  const hn::Repartition<uint8_t, DU16> d8;
+  const auto table = hn::LoadDup128(d8, kTable);
+  return hn::BitCast(DU16(), hn::TableLookupBytes(table, hn::BitCast(d8, ranks)));
+}
+
 // Two activation codes in every 32-bit lane.
 HWY_INLINE VI16 BroadcastPair(const int16_t* a) {
   int32_t pair;
@@ -84,7 +103,7 @@ struct Part {
   HWY_INLINE Part(const uint8_t* panel, int64_t index, int lane) {
     const uint8_t* block = panel + index / kParts * PackedBlockBytes(kType);
     part = block + PackedHeaderBytes(kLayout) + index % kParts * PackedPartBytes(kLayout);
-    d = LoadF16(block + 2 * lane);
+    d = kLayout.is_float4 ? LoadFloat4Scale(block + lane) : LoadF16(block + 2 * lane);
     m = d;
     if constexpr (kLayout.has_min) m = LoadF16(block + 2 * (kPanelRows + lane));
   }
@@ -144,6 +163,7 @@ struct Part {
       const uint8_t* high = low + PackedCodeBytes(kLayout.low_bits);
       codes = hn::Or(codes, Field<kLayout.high_bits, kPair, kLayout.low_bits>(high, lane));
     }
+    if constexpr (kLayout.is_float4) codes = Float4Levels(codes);
     return hn::BitCast(DI16(), codes);
   }
 
@@ -524,6 +544,7 @@ void MultiplyPanels(const PanelRange& range) {
     case WeightType::kQ4_K: return MultiplyType<WeightType::kQ4_K>(range);
     case WeightType::kQ5_K: return MultiplyType<WeightType::kQ5_K>(range);
     case WeightType::kQ6_K: return MultiplyType<WeightType::kQ6_K>(range);
+    case WeightType::kMXFP4: return MultiplyType<WeightType::kMXFP4>(range);
   }
 }
 

@@ -63,6 +63,7 @@ TEST_F(EveryIsa, ExtremeCodesDoNotOverflow) {
       const f16_t one = F16FromF32(1.0f);
       for (size_t at = 0; at < rows.size(); at += static_cast<size_t>(WeightBlockBytes(type))) {
         for (const size_t half : HalvesOf(type)) std::memcpy(rows.data() + at + half, &one, 2);
+        if (type == WeightType::kMXFP4) rows[at] = std::byte{128};  // 1
       }
       ThreadPool pool(1);
       const auto m = PackedMatrix::Pack(type, 16, 256, rows, {}, pool);
@@ -81,6 +82,31 @@ TEST_F(EveryIsa, ExtremeCodesDoNotOverflow) {
           EXPECT_NEAR(Times(*m, x, 1)[3], want, 1e-5 * magnitude) << isa;
         }
       }
+    }
+  }
+}
+
+// Scales at both ends of what MXFP4 can hold, subnormal ones too, and every code in every place.
+TEST_F(EveryIsa, EveryFloat4ScaleAndCodeIsTheReferences) {
+  constexpr int kBlocks = 16;
+  std::vector<std::byte> rows(16 * kBlocks * 17);
+  for (size_t block = 0; block < rows.size() / 17; ++block) {
+    std::byte* const p = rows.data() + block * 17;
+    p[0] = static_cast<std::byte>(block % (kFloat4MaxExponent + 1));
+    for (size_t i = 0; i < 16; ++i) p[1 + i] = static_cast<std::byte>((i + block) % 16 * 17);
+  }
+  ThreadPool pool(1);
+  const auto m = PackedMatrix::Pack(WeightType::kMXFP4, 16, kBlocks * 32, rows, {}, pool);
+  ASSERT_TRUE(m.ok()) << m.status().ToString();
+  for (size_t block = 0; block < kBlocks; ++block) {  // one at a time: small scales count
+    std::vector<float> x(kBlocks * 32);
+    for (size_t k = 0; k < 32; ++k) x[block * 32 + k] = 0.01f * static_cast<float>(k + 1);
+    ASSERT_TRUE(ForceIsa("ref").ok());
+    const std::vector<float> want = Times(*m, x, 1);
+    EXPECT_NE(want[0], 0);
+    for (const std::string& isa : AvailableIsas()) {
+      ASSERT_TRUE(ForceIsa(isa).ok());
+      EXPECT_EQ(Times(*m, x, 1), want) << isa << " block " << block;
     }
   }
 }

@@ -20,7 +20,8 @@ inline float RandomFloat(uint64_t& state) {  // in [-1, 1)
 inline std::vector<size_t> HalvesOf(WeightType type) {
   switch (type) {
     case WeightType::kF32:
-    case WeightType::kBF16: return {};
+    case WeightType::kBF16:
+    case WeightType::kMXFP4: return {};
     case WeightType::kF16:
     case WeightType::kQ4_0:
     case WeightType::kQ5_0:
@@ -51,6 +52,8 @@ inline std::vector<std::byte> RandomRows(WeightType type, int64_t out_dim, int64
     } else if (type == WeightType::kBF16) {
       const bf16_t bf16 = BF16FromF32(value);
       std::memcpy(p, &bf16, 2);
+    } else if (type == WeightType::kMXFP4) {
+      p[0] = static_cast<std::byte>(117 + SplitMix64(seed) % 20);  // 2^-10 to 2^9
     } else {
       for (const size_t at : HalvesOf(type)) {
         const f16_t half = F16FromF32(RandomFloat(seed));

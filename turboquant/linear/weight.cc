@@ -1,7 +1,9 @@
 // Names of the row formats, and the move from rows to panels.
 #include "turboquant/linear/weight.h"
 
+#include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -90,6 +92,18 @@ void PackScales(const WeightLayout& f, const FileBlock& block, int part, int lan
   }
 }
 
+// The numbers of a whole block; false when one is not finite.
+bool PackHeader(const WeightLayout& f, const FileBlock& block, int lane, std::byte* to) {
+  if (f.is_float4) {
+    to[lane] = static_cast<std::byte>(block.exponent);
+    return block.exponent <= kFloat4MaxExponent;
+  }
+  std::memcpy(to + 2 * lane, &block.d, 2);
+  if (!f.has_min) return FiniteF16(block.d);
+  std::memcpy(to + 2 * (kPanelRows + lane), &block.m, 2);
+  return FiniteF16(block.d) && FiniteF16(block.m);
+}
+
 bool PackBlockRow(WeightType type, const std::byte* row, int64_t in_dim, int lane,
                   std::byte* panel) {
   const WeightLayout& f = LayoutOf(type);
@@ -98,12 +112,7 @@ bool PackBlockRow(WeightType type, const std::byte* row, int64_t in_dim, int lan
   for (int64_t b = 0; b < in_dim / f.block_len; ++b, row += f.block_bytes) {
     ReadFileBlock(type, row, block);
     std::byte* to = panel + b * PackedBlockBytes(type);
-    finite &= FiniteF16(block.d);
-    std::memcpy(to + 2 * lane, &block.d, 2);
-    if (f.has_min) {
-      finite &= FiniteF16(block.m);
-      std::memcpy(to + 2 * (kPanelRows + lane), &block.m, 2);
-    }
+    finite &= PackHeader(f, block, lane, to);
     to += PackedHeaderBytes(f);
     for (int part = 0; part < f.block_len / kBlockLen; ++part, to += PackedPartBytes(f)) {
       const uint8_t* codes = block.codes + part * kBlockLen;
@@ -146,7 +155,13 @@ Result<WeightType> WeightTypeOf(const std::string& name) {
                      " are not supported; supported: ", WeightTypeNames());
 }
 
+float Float4Scale(uint8_t e) {
+  // The bits of 2^(e - 127); e = 0 is below the normal numbers. Halving is exact.
+  return std::bit_cast<float>(std::max(uint32_t{e} << 23, 0x00400000u)) * 0.5f;
+}
+
 float PackedPart::scale(int group) const {
+  if (layout.is_float4) return Float4Scale(std::to_integer<uint8_t>(block[lane]));
   const float d = HalfAt(block, lane);
   if (layout.scale_bytes == 0) return d;
   const std::byte* at = block + PackedHeaderBytes(layout) + part * PackedPartBytes(layout) +
@@ -174,7 +189,7 @@ int PackedPart::code(int k) const {
     code |= PlaneCode(layout.high_bits, low + PackedCodeBytes(layout.low_bits), k, lane)
             << layout.low_bits;
   }
-  return code - layout.offset;
+  return layout.is_float4 ? kFloat4Levels[code] : code - layout.offset;
 }
 
 Result<PackedMatrix> PackedMatrix::Pack(WeightType type, int64_t out_dim, int64_t in_dim,

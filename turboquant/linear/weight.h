@@ -32,12 +32,16 @@ enum class WeightType : uint8_t {
   kQ4_K,
   kQ5_K,
   kQ6_K,
+  kMXFP4,
 };
 
 // What a block of a type is made of. A weight is
 //   scale * (code - offset) + minimum,
 // where scale is d, or d times the integer scale of a group of inputs (K types), and minimum is m,
 // or -m times the integer minimum of the group (K types); d and m are one f16 each a block.
+// Where numbers are 4-bit floats (MXFP4, OCP Microscaling Formats 1.0: E2M1 with a shared E8M0),
+// d is a power of two and the code is a rank, from the least of the 16 numbers to the largest:
+//   d * kFloat4Levels[code].
 struct WeightLayout {
   const char* name;
   int block_len;    // inputs of a block; 1 for the float types
@@ -48,6 +52,7 @@ struct WeightLayout {
   int group_len;  // inputs that share a scale
   bool has_min;
   int scale_bytes;  // of the integers of a group when packed; 1 with has_min: two of 4 bits
+  bool is_float4 = false;
 };
 
 inline constexpr WeightLayout kWeightLayouts[] = {
@@ -57,11 +62,19 @@ inline constexpr WeightLayout kWeightLayouts[] = {
     {"Q5_1", 32, 24, 4, 1, 0, 32, true, 0},     {"Q8_0", 32, 34, 8, 0, 128, 32, false, 0},
     {"Q2_K", 256, 84, 2, 0, 0, 16, true, 1},    {"Q3_K", 256, 110, 2, 1, 4, 16, false, 1},
     {"Q4_K", 256, 144, 4, 0, 0, 32, true, 2},   {"Q5_K", 256, 176, 4, 1, 0, 32, true, 2},
-    {"Q6_K", 256, 210, 4, 2, 32, 16, false, 1},
+    {"Q6_K", 256, 210, 4, 2, 32, 16, false, 1}, {"MXFP4", 32, 17, 4, 0, 12, 32, false, 0, true},
 };
 constexpr const WeightLayout& LayoutOf(WeightType type) {
   return kWeightLayouts[static_cast<int>(type)];
 }
+
+// The numbers of E2M1, doubled: integers, of which the 8-bit d stands for a half (see Float4Scale).
+// Rank 7 is -0. The offset of MXFP4 makes them unsigned, as kernels look them up.
+inline constexpr int8_t kFloat4Levels[16] = {-12, -8, -6, -4, -3, -2, -1, 0,
+                                             0,   1,  2,  3,  4,  6,  8,  12};
+// 2^(e - 128): the shared power of two 2^(e - 127), halved for doubled levels.
+inline constexpr uint8_t kFloat4MaxExponent = 252;  // 6 x 2^(e - 127) is a float; 255: no number
+float Float4Scale(uint8_t e);
 
 inline const char* WeightTypeName(WeightType type) {  // "F32", "Q4_1"
   return LayoutOf(type).name;
@@ -84,10 +97,15 @@ constexpr int WeightBlockBytes(WeightType type) {
 constexpr bool IsBlockType(WeightType type) {
   return WeightBlockLen(type) > 1;
 }
+// Whether encode_block.h writes it; MXFP4 is read only.
+constexpr bool IsWritable(WeightType type) {
+  return !LayoutOf(type).is_float4;
+}
 
 // Panel p holds output rows 16 p .. 16 p + 15 (rows past the end are zero), inputs ascending:
 //   float types: [in_dim][16 rows]
-//   block types: blocks of [16 d][16 m, if there is a minimum], then for every 32 inputs
+//   block types: blocks of [16 d, of MXFP4 a byte each][16 m, if there is a minimum], then for
+//   every 32 inputs
 //     [groups][16 scales] and [groups][16 minima], one byte each, K types only
 //       (Q2_K: one byte for both, the minimum in the high half)
 //     [low bits of the codes][high bits of the codes].
@@ -131,7 +149,7 @@ class PackedMatrix {
 
 // Bytes of parts of a packed block of 16 rows.
 constexpr int PackedHeaderBytes(const WeightLayout& f) {
-  return kPanelRows * (f.has_min ? 4 : 2);
+  return kPanelRows * (f.is_float4 ? 1 : f.has_min ? 4 : 2);
 }
 constexpr int PackedScaleBytes(const WeightLayout& f) {  // of 32 inputs
   return kPanelRows * (kBlockLen / f.group_len) * f.scale_bytes;
@@ -164,7 +182,7 @@ struct PackedPart {
 
   float scale(int group) const;  // of inputs group * group_len ...
   float minimum(int group) const;
-  int code(int k) const;  // of input k (0..31), offset taken off
+  int code(int k) const;  // of input k (0..31), offset taken off; of MXFP4: the level
 };
 
 }  // namespace tq

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -50,7 +51,14 @@ TEST(WeightTypeOf, RefusesWhatThereIsNotWithAList) {
   EXPECT_EQ(
       s.message(),
       "weights of type IQ4_XS are not supported; supported: F32, F16, BF16, Q4_0, Q4_1, Q5_0, "
-      "Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K");
+      "Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, MXFP4");
+}
+
+// The whole range of E8M0: powers of two from 2^-127 on, of which the least two are subnormal.
+TEST(Float4Scale, IsHalfThePowerOfTwoOfEveryExponent) {
+  for (int e = 0; e <= kFloat4MaxExponent; ++e) {
+    EXPECT_EQ(Float4Scale(static_cast<uint8_t>(e)), std::ldexp(1.0f, e - 128)) << e;
+  }
 }
 
 TEST(PackedMatrix, DecodesEveryTypeInTheOrderAskedFor) {
@@ -118,6 +126,11 @@ TEST(PackedMatrix, RefusesScalesThatAreNotFinite) {
   const Status s = PackedMatrix::Pack(WeightType::kQ8_0, 3, 64, rows, {}, pool).status();
   EXPECT_EQ(s.code(), StatusCode::kDataLoss);
   EXPECT_EQ(s.message(), "row 1 of 3 has a scale that is not finite");
+
+  rows = RandomRows(WeightType::kMXFP4, 3, 64, 1);
+  rows[4 * 17] = std::byte{kFloat4MaxExponent + 1};
+  EXPECT_EQ(PackedMatrix::Pack(WeightType::kMXFP4, 3, 64, rows, {}, pool).status().message(),
+            "row 2 of 3 has a scale that is not finite");
 
   for (const WeightType type : AllWeightTypes()) {
     for (const size_t at : HalvesOf(type)) {
