@@ -25,7 +25,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct QuantizeFlags {
-  std::string model, to = "int4", out, report;
+  std::string model, to = "int4", embeddings = "auto", out, report;
   std::optional<double> budget, max_gib;
   bool requantize = false;
   KvFlags kv;
@@ -70,6 +70,7 @@ Status QuantizeFlags::Validate() const {
 
 std::string QuantizeFlags::CommandLine() const {
   std::string line = fmt::format("tq quantize {} --to {}", model, to);
+  if (embeddings != "auto") line += " --embeddings " + embeddings;
   if (budget) line += fmt::format(" --budget {:g}", *budget);
   if (max_gib) line += fmt::format(" --max-gib {:g}", *max_gib);
   if (requantize) line += " --requantize";
@@ -131,6 +132,7 @@ Result<InputStatistics> Calibrate(const QuantizeFlags& flags, const QuantizeTarg
   if (result->budget_bytes == 0) return statistics;
   SensitivityOptions options;
   options.choices = target.choices;
+  options.outer_is_fixed = target.outer_is_fixed;
   options.progress = progress.sink();
   TQ_ASSIGN_OR_RETURN(result->sites, MeasureSites(*source.model, result->plan, statistics,
                                                   texts.calibration, options, *source.pool));
@@ -181,6 +183,8 @@ std::vector<std::pair<std::string, std::string>> Provenance(const QuantizeFlags&
       {"source_name", file.GetString("general.name").ok() ? *file.GetString("general.name") : ""},
       {"types", TypeCounts(result.plan)},
       {"bits_per_weight", fmt::format("{:.4f}", result.plan.bits_per_weight())},
+      {"embeddings", EmbeddingsText(result)},
+      {"feedback", FeedbackText(result)},
       {"importance", texts == nullptr
                          ? std::string("none: all inputs count the same")
                          : fmt::format("mean squares of inputs over {} tokens, text {}",
@@ -188,11 +192,6 @@ std::vector<std::pair<std::string, std::string>> Provenance(const QuantizeFlags&
   if (result.budget_bytes > 0) {
     out.emplace_back("allocation",
                      fmt::format("least sum of measured KL under {} bytes", result.budget_bytes));
-  }
-  if (result.lost_feedback > 0) {
-    out.emplace_back("without_feedback", fmt::format("{} matrices whose inputs have no second "
-                                                     "moments",
-                                                     result.lost_feedback));
   }
   if (flags.requantize) out.emplace_back("requantized", "from weights that were quantized already");
   return out;
@@ -209,7 +208,9 @@ std::string TextReport(const QuantizeFlags& flags, const QuantizeResult& r) {
     kinds.Add({k.kind, k.types, fmt::format("{:.1f}", static_cast<double>(k.weights) / 1e6),
                fmt::format("{:.2f}", static_cast<double>(k.bytes) / (1 << 20))});
   }
-  out += kinds.ToString() + "\n";
+  out += kinds.ToString();
+  out += fmt::format("\nEmbeddings and head: {}. Rounding with feedback: {}.\n\n",
+                     EmbeddingsText(r), FeedbackText(r));
   if (!r.quality) {
     out += WhyNotMeasured(r) + ".";
     out += flags.data.data.empty()
@@ -236,10 +237,11 @@ std::string TextReport(const QuantizeFlags& flags, const QuantizeResult& r) {
 }
 
 Result<int> RunQuantize(const QuantizeFlags& flags) {
-  TQ_ASSIGN_OR_RETURN(const QuantizeTarget target, QuantizeTargetOf(flags.to));
+  TQ_ASSIGN_OR_RETURN(const QuantizeTarget target, QuantizeTargetOf(flags.to, flags.embeddings));
   TQ_RETURN_IF_ERROR(flags.Validate());
   QuantizeResult result;
   result.target = flags.to;
+  result.embeddings_by_name = target.outer_is_fixed;
   result.out_path = flags.out;
   ProgressBar progress(flags.output.quiet);
   std::optional<LoadedModel> source;
@@ -270,6 +272,8 @@ Result<int> RunQuantize(const QuantizeFlags& flags) {
     file = &source->model->file();
     TQ_ASSIGN_OR_RETURN(result.plan, WeightPlan::Create(*file, target, flags.requantize));
     TQ_ASSIGN_OR_RETURN(statistics, Calibrate(flags, target, *source, *texts, progress, &result));
+    result.feedback_columns = flags.feedback_columns;
+    result.feedback_tensors = statistics->NumWithFeedback(result.plan);
     result.lost_feedback = statistics->NoteLostFeedback(&result.plan);
     if (result.lost_feedback > 0) {
       PrintNote(flags.output,
@@ -330,6 +334,13 @@ Command AddQuantize(CLI::App& app) {
   command
       ->add_option("--to", flags->to,
                    "int8, int4, or a type: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, F16, BF16")
+      ->capture_default_str();
+  command
+      ->add_option("--embeddings", flags->embeddings,
+                   "Type of the token embeddings and the head; auto: Q6_K (Q8_0 where rows are no "
+                   "multiple of 256), or that of --to if larger; with a budget what measurements "
+                   "say")
+      ->type_name("TYPE")
       ->capture_default_str();
   command->add_option("--out", flags->out, "The file to write")->required()->type_name("FILE");
   command
