@@ -1,21 +1,18 @@
 #!/usr/bin/env python3
-"""Writes the tables of docs/reference/quality.md from bench/results.
+"""Writes the tables of docs/reference/quality.md and calibration.md from bench/results.
 
-usage: bench/quality_page.py [--check]     --check: exit 1 if the page is not up to date
+usage: bench/quality_page.py [--check]     --check: exit 1 if a page is not up to date
 """
 import re
 import sys
 
+import calibration_page
 from common import ROOT
-from readme_table import load, machine_words, table
+from readme_table import load, machine_words, table, with_error
 
-PAGE = ROOT / "docs" / "reference" / "quality.md"
+PAGES = [ROOT / "docs" / "reference" / name for name in ("quality.md", "calibration.md")]
 MARKERS = re.compile(r"(<!-- made by bench/quality_page.py: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 MISSING = ["Nothing was measured yet."]
-
-
-def with_error(mean, error):
-    return f"{mean:.4f} ± {error:.4f}"
 
 
 def windows_lines(result):
@@ -29,33 +26,6 @@ def windows_lines(result):
             f"(`{result['command']}`; {machine_words(result['machine'])}, {result['isa']}):", "",
             *table(["text", "cache", "bits per value", "KL mean", "median", "99 %", "same top",
                     "perplexity ratio"], rows)]
-
-
-def calibration_lines(result):
-    if result is None:
-        return MISSING
-    lines = [f"`{result['command']}` ({machine_words(result['machine'])}):"]
-    for context, measured in result["contexts"].items():
-        rows = []
-        for r in measured["rows"]:
-            rows.append([r["base"], r["kind"], f"{r['bits_per_value']:.3f}",
-                         with_error(r["kld"]["mean"], r["kld"]["mean_stderr_windows"]),
-                         f"{r['kld']['p99']:.3f}", f"{100 * r['same_top']:.1f} %",
-                         with_error(r["ppl"]["ratio"], r["ppl"]["ratio_stderr"])])
-        lines += ["", f"{measured['windows_of_each_text']} windows of {int(context):,} tokens of each "
-                      "text:", "",
-                  *table(["base", "formats", "bits per value", "KL mean", "99 %", "same top",
-                          "perplexity ratio"], rows)]
-    if "domains" in result:
-        d = result["domains"]
-        texts = list(next(iter(d["kld_mean"].values())))
-        lines += ["", f"A profile on the text of another domain ({d['base']} at "
-                      f"{d['budget_bits']} bits, {d['windows_of_each_text']} windows of each text), "
-                      "KL mean:", "",
-                  *table(["profile", *texts],
-                         [[name, *(f"{klds[t]:.4f}" for t in texts)]
-                          for name, klds in d["kld_mean"].items()])]
-    return lines
 
 
 def perplexity_lines(result):
@@ -76,17 +46,24 @@ def perplexity_lines(result):
 def main():
     lines = {"windows": windows_lines(load("quality.json")),
              "long_windows": windows_lines(load("quality_8192.json")),
-             "calibration": calibration_lines(load("calibration.json")),
              "perplexity": perplexity_lines(load("llama_perplexity.json"))}
-    old = PAGE.read_text(encoding="utf-8")
-    new = MARKERS.sub(lambda m: m.group(1) + "\n".join(lines[m.group(2)]) + "\n" + m.group(3), old)
-    if "--check" in sys.argv[1:]:
-        if new != old:
-            print(f"{PAGE.relative_to(ROOT)} is not up to date: run bench/quality_page.py",
+    measured = load("calibration.json")
+    lines.update({name: MISSING if measured is None else make(measured) or MISSING
+                  for name, make in calibration_page.SECTIONS.items()})
+    is_old = False
+    for page in PAGES:
+        old = page.read_text(encoding="utf-8")
+        new = MARKERS.sub(lambda m: m.group(1) + "\n".join(lines[m.group(2)]) + "\n" + m.group(3),
+                          old)
+        if new == old:
+            continue
+        if "--check" in sys.argv[1:]:
+            print(f"{page.relative_to(ROOT)} is not up to date: run bench/quality_page.py",
                   file=sys.stderr)
-        return 0 if new == old else 1
-    PAGE.write_text(new, encoding="utf-8")
-    return 0
+            is_old = True
+        else:
+            page.write_text(new, encoding="utf-8")
+    return 1 if is_old else 0
 
 
 if __name__ == "__main__":

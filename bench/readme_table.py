@@ -22,6 +22,10 @@ def load(name):
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
+def with_error(mean, error):
+    return f"{mean:.4f} ± {error:.4f}"
+
+
 def table(header, rows):
     return ["| " + " | ".join(header) + " |", "|" + "---|" * len(header),
             *("| " + " | ".join(row) + " |" for row in rows)]

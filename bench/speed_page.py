@@ -256,6 +256,7 @@ def chart(result):
 def main():
     decode = load("decode.json")
     lines = {"decode": decode_lines(decode, CHART.name),
+             "decode_deep": decode_lines(load("decode_deep.json")),
              "decode_avx2": decode_lines(load("decode_avx2.json")),
              "shape": shape_lines(load("decode_shape.json")),
              "weights": weight_lines([load("weights.json"), load("weights_avx2.json")]),

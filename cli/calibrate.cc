@@ -252,7 +252,11 @@ Result<int> RunCalibrate(const CalibrateFlags& flags) {
   const std::string state = flags.state.empty() ? out + ".state" : flags.state;
   TQ_RETURN_IF_ERROR(CheckWritable(IsDirectory(out) ? out + "/profile.json" : out));
   TQ_RETURN_IF_ERROR(CheckWritable(state));
-  TQ_ASSIGN_OR_RETURN(Corpus corpus, flags.data.Read(flags.context, flags.output));
+  if (flags.write_into) {
+    TQ_RETURN_IF_ERROR(CheckProfileGoesInto(model_path).WithContext("--write-into"));
+  }
+  TQ_ASSIGN_OR_RETURN(Corpus corpus,
+                      flags.data.Read(flags.context, flags.output, DataFlags::Notes::kLeave));
   if (corpus.held_out.empty()) {
     return InvalidArgument(
         "the data has no held-out part, and a profile is proved on one: give "
@@ -275,10 +279,10 @@ Result<int> RunCalibrate(const CalibrateFlags& flags) {
   TQ_ASSIGN_OR_RETURN(const Windows held_out,
                       MakeWindows(flags, loaded, corpus.held_out, flags.run.held_out_tokens,
                                   &journal, &used_held_out));
-  PrintNote(flags.output, "calibration: " + WindowsText(calibration.report));
-  for (const std::string& w : calibration.report.warnings) {
-    PrintNote(flags.output, "warning: " + w);
-  }
+  PrintNote(flags.output, "calibration " + WindowsText(calibration.report));
+  WindowsReport proof = held_out.report;
+  proof.warnings.clear();  // of the amount that calibrates, and it is this small by its flag
+  PrintNote(flags.output, "held out " + WindowsText(proof));
 
   CalibrateOptions options = flags.run;
   options.base = *ParsePreset(flags.base);

@@ -59,6 +59,25 @@ TEST(DataFlags, TheCommandLineGivesTheSameDataAgain) {
   EXPECT_NE(line.find(" --shared-prefix 0.5"), std::string::npos) << line;
 }
 
+TEST(DataFlags, NotesAreToldOnce) {
+  const std::string path = testing::TempDir() + "tq_notes.txt";
+  ASSERT_TRUE(WriteFileAtomic(path, std::string(5000, 'x')).ok());
+  DataFlags flags;
+  flags.data = {path};
+  const auto said = [&](DataFlags::Notes notes) {
+    testing::internal::CaptureStderr();
+    const auto corpus = flags.Read(512, {}, notes);
+    EXPECT_TRUE(corpus.ok()) << corpus.status().ToString();
+    return std::pair(testing::internal::GetCapturedStderr(), CorpusText(corpus->report));
+  };
+  const std::string note = "there is one document only";
+  EXPECT_NE(said(DataFlags::Notes::kPrint).first.find("data: " + note), std::string::npos);
+  // Who prints the report as a text has them there.
+  const auto [printed, text] = said(DataFlags::Notes::kLeave);
+  EXPECT_EQ(printed.find(note), std::string::npos);
+  EXPECT_NE(text.find(note), std::string::npos);
+}
+
 TEST(ChooseKv, PresetForAllHeads) {
   const Result<KvChoice> choice = ChooseKv(TestModel(), Flags("K4V4"), 8192);
   ASSERT_TRUE(choice.ok()) << choice.status().ToString();

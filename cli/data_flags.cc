@@ -87,7 +87,7 @@ Status DataFlags::Validate() const {
   return Redactions(*this).status();
 }
 
-Result<Corpus> DataFlags::Read(int64_t context_len, const OutputFlags& output) const {
+Result<Corpus> DataFlags::Read(int64_t context_len, const OutputFlags& output, Notes notes) const {
   TQ_RETURN_IF_ERROR(Validate());
   CorpusOptions options;
   options.paths = data;
@@ -110,6 +110,7 @@ Result<Corpus> DataFlags::Read(int64_t context_len, const OutputFlags& output) c
     return InvalidArgument("--part held-out: the data has no such part (--held-out-share ",
                            held_out_share, ")");
   }
+  if (notes == Notes::kLeave) return corpus;
   for (const std::string& note : corpus.report.notes) PrintNote(output, "data: " + note);
   return corpus;
 }

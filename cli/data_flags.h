@@ -34,8 +34,11 @@ struct DataFlags {
   // What can be refused before anything is loaded: unknown words, paths that are not there,
   // expressions that are none.
   Status Validate() const;
-  // The corpus, with progress; notes go to stderr. `context_len`: the context that is served.
-  Result<Corpus> Read(int64_t context_len, const OutputFlags& output) const;
+  // The corpus, with progress. `context_len`: the context that is served. Its notes go to stderr,
+  // unless the caller prints CorpusText, which has them.
+  enum class Notes { kPrint, kLeave };
+  Result<Corpus> Read(int64_t context_len, const OutputFlags& output,
+                      Notes notes = Notes::kPrint) const;
   bool redacts() const { return !redact.empty() || !redact_file.empty(); }
   // The expressions of --redact and --redact-file, for texts that come from elsewhere: answers.
   Result<Redactor> MakeRedactor() const;

@@ -47,9 +47,7 @@ Result<int> DataInfo(const std::string& model, const DataFlags& data, int64_t co
   } else if (context == 0) {
     context = 2048;
   }
-  OutputFlags silent = output;
-  silent.quiet = true;  // its notes stand in the report
-  TQ_ASSIGN_OR_RETURN(const Corpus corpus, data.Read(context, silent));
+  TQ_ASSIGN_OR_RETURN(const Corpus corpus, data.Read(context, output, DataFlags::Notes::kLeave));
   std::vector<Part> parts;
   if (tokenizer != nullptr) {
     TQ_ASSIGN_OR_RETURN(parts, PackParts(*tokenizer, corpus, context, data));

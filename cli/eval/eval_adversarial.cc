@@ -15,6 +15,7 @@ namespace {
 struct AdversarialFlags : TaskFlags {
   int64_t length = 2048;
   int questions = 10;
+  std::string level = "auto";
   bool quick = false;
 };
 
@@ -32,6 +33,9 @@ Result<int> RunEvalAdversarial(const AdversarialFlags& flags) {
   TQ_ASSIGN_OR_RETURN(options.kinds, ChooseKinds(AdversarialKinds(), flags.Kinds()));
   options.seed = flags.data.seed;
   TQ_ASSIGN_OR_RETURN(options.run, flags.RunOptions());
+  options.level = flags.level == "auto"   ? DefaultLevel(options.run.form)
+                  : flags.level == "easy" ? AdversarialLevel::kEasy
+                                          : AdversarialLevel::kHard;
   TQ_ASSIGN_OR_RETURN(auto text, ReadTaskText(flags, options.length));
   std::tie(options.text_name, options.text) = std::move(text);
   TQ_ASSIGN_OR_RETURN(TaskResponders responders,
@@ -43,11 +47,12 @@ Result<int> RunEvalAdversarial(const AdversarialFlags& flags) {
   progress.Clear();
   const std::string command =
       "tq eval adversarial" + flags.CommandLine() +
+      (flags.level == "auto" ? "" : " --level " + flags.level) +
       (flags.quick ? " --quick"
                    : fmt::format(" --length {} --questions {}", flags.length, flags.questions));
   TQ_RETURN_IF_ERROR(
       PrintTask(flags, responders, command,
-                {"Adversarial texts: " + result.trials.baseline, AdversarialJson(result),
+                {"Adversarial texts: " + Sides(result.trials), AdversarialJson(result),
                  AdversarialSection(result), TrialsText(result.trials)}));
   return kDone;
 }
@@ -64,6 +69,12 @@ Command AddEvalAdversarial(CLI::App& app) {
   command->add_option("--length", flags->length, "Tokens of a text, question included")
       ->type_name("N");
   command->add_option("--questions", flags->questions, "Questions of each kind")->type_name("N");
+  command
+      ->add_option(
+          "--level", flags->level,
+          "easy: few look-alikes, which small models can tell apart; hard: as many as there "
+          "is room for; auto: easy, but hard in chats")
+      ->check(CLI::IsMember({"auto", "easy", "hard"}));
   command->add_flag("--quick", flags->quick, "1,024 tokens, 4 questions of each kind");
   return {"adversarial", [flags] { return RunEvalAdversarial(*flags); }};
 }

@@ -65,7 +65,7 @@ Result<int> RunEvalNeedle(const NeedleFlags& flags) {
                          : fmt::format(" --lengths {} --depths {}", flags.lengths, flags.depths);
   command += fmt::format(" --samples {}", flags.samples);
   TQ_RETURN_IF_ERROR(PrintTask(flags, responders, command,
-                               {"Needles: " + result.trials.baseline, NeedleJson(result),
+                               {"Needles: " + Sides(result.trials), NeedleJson(result),
                                 NeedleSection(result), std::move(text_report)}));
   return kDone;
 }

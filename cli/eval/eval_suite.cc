@@ -80,8 +80,10 @@ class Evaluations {
       SuiteStep step{.name = names[i]};
       step.skipped = WhyNot(names[i], gate);
       if (step.skipped.empty()) {
-        step.run = [this, i, name = names[i]] {
-          PrintNote(flags_.output, name + " ...");
+        const double begin = work_;
+        work_ += Work(names[i]);
+        step.run = [this, i, name = names[i], begin, end = work_] {
+          now_ = {name, begin, end};
           Result<EvaluationReport> report = (this->*kRuns[i])();
           progress_.Clear();
           return report;
@@ -104,9 +106,48 @@ class Evaluations {
     return "";
   }
 
+  // About how long an evaluation takes beside the others, in tokens that are read: for the time
+  // that is left.
+  double Work(const std::string& name) const {
+    constexpr double kWritten = 4;  // tokens read in the time that one takes to be written
+    const PromptOptions& prompts = flags_.generate.prompts;
+    const double answer = kWritten * prompts.answer_tokens;
+    double longest = 0, lengths = 0;
+    for (const int64_t length : flags_.needle_lengths) {
+      lengths += static_cast<double>(length);
+      longest = std::max(longest, static_cast<double>(length));
+    }
+    if (name == "generate") {
+      return 2 * (prompts.per_group * (2 * static_cast<double>(prompts.long_tokens) +
+                                       3 * flags_.generate.generations * answer) +
+                  kWritten * prompts.long_answers * flags_.generate.generations *
+                      prompts.long_answer_tokens);
+    }
+    if (name == "replay") {
+      const auto requests = static_cast<double>(std::count_if(
+          material_.items.begin(), material_.items.end(),
+          [](const CorpusItem& item) { return item.kind != CorpusItem::Kind::kText; }));
+      return 2 * std::min(requests, static_cast<double>(flags_.replay_requests)) * answer;
+    }
+    // Single needles have a text for each depth, patterns half a text for each question.
+    if (name == "needle") {
+      return 2 * lengths * static_cast<double>(NeedleKinds().size() + flags_.needle_depths.size());
+    }
+    if (name == "adversarial") {
+      return 2 * longest *
+             (static_cast<double>(AdversarialKinds().size()) + 0.5 * flags_.adversarial_questions);
+    }
+    return 3 * static_cast<double>(flags_.windows * flags_.context);
+  }
+
+  // Of one evaluation, shown as part of the whole.
   ProgressSink Progress() {
-    progress_.Clear();
-    return progress_.sink();
+    return [this, show = progress_.sink()](size_t done, size_t total, const std::string&) {
+      const double share =
+          static_cast<double>(done) / static_cast<double>(std::max<size_t>(total, 1));
+      return show(static_cast<size_t>(now_.begin + share * (now_.end - now_.begin)),
+                  static_cast<size_t>(work_), now_.name);
+    };
   }
 
   Result<std::unique_ptr<TextEmbedder>> Embedder() {
@@ -171,6 +212,7 @@ class Evaluations {
     options.text_name = material_.text.first;
     options.text = material_.text.second;
     TQ_ASSIGN_OR_RETURN(options.run, flags_.RunOptions());
+    options.level = DefaultLevel(options.run.form);
     options.run.progress = Progress();
     TQ_ASSIGN_OR_RETURN(const AdversarialResult result,
                         RunAdversarial(responders_.baseline(), responders_.candidates(), options));
@@ -203,7 +245,13 @@ class Evaluations {
   const Material& material_;
   TaskResponders& responders_;
   ThreadPool pool_{flags_.model.threads};
-  ProgressBar progress_{flags_.output.quiet};
+  struct Part {
+    std::string name;
+    double begin = 0, end = 0;  // of work_
+  };
+  double work_ = 0;  // of all steps
+  Part now_;
+  ProgressBar progress_{flags_.output.quiet, /*time_left=*/true};
 };
 
 Result<Gate> ReadGate(const Flags& flags) {
@@ -247,9 +295,11 @@ Result<int> Run(Flags flags) {
   Evaluations evaluations(flags, material, responders);
   TQ_ASSIGN_OR_RETURN(const SuiteResult result, RunSuite(title, gate, evaluations.Steps(gate)));
   if (!flags.junit.empty()) TQ_RETURN_IF_ERROR(WriteFileAtomic(flags.junit, SuiteJUnit(result)));
-  const std::string command = "tq eval suite" + flags.CommandLine() +
-                              (flags.gate.empty() ? "" : " --gate " + flags.gate) +
-                              (flags.quick ? " --quick" : "");
+  const std::string command =
+      "tq eval suite" + flags.CommandLine() + (flags.gate.empty() ? "" : " --gate " + flags.gate) +
+      (flags.quick ? " --quick"
+                   : flags.generate.CommandLine() +
+                         fmt::format(" --context {} --windows {}", flags.context, flags.windows));
   TQ_RETURN_IF_ERROR(
       PrintTask(flags, responders, command,
                 {title, SuiteJson(result), SuiteSection(result), SuiteText(result)}));

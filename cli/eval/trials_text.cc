@@ -19,6 +19,10 @@ const char* Shade(double rate) {
 
 }  // namespace
 
+std::string Sides(const TrialsResult& result) {
+  return fmt::format("{} beside {}", fmt::join(result.candidates, ", "), result.baseline);
+}
+
 std::string TrialsText(const TrialsResult& result) {
   std::vector<std::string> header = {
       "kind", "questions", ColumnName(result.baseline, "baseline") + "\nright", "95 %\ninterval"};
@@ -53,7 +57,7 @@ std::string TrialsText(const TrialsResult& result) {
   for (const std::string& name : result.candidates) out += " " + name;
   out += "\n\n" + table.ToString();
   if (const std::string note = TrialsNote(result); !note.empty()) out += "\n" + note + "\n";
-  return out;
+  return out + "\n" + TrialsVerdict(result) + "\n";
 }
 
 std::string HeatMapText(const TrialsResult& result, const std::string& kind,

@@ -8,6 +8,8 @@
 
 namespace tq::cli {
 
+// "k4v4, k3v2 beside f16": for titles.
+std::string Sides(const TrialsResult& result);
 // A row for each kind: right answers of each side with intervals, and differences.
 std::string TrialsText(const TrialsResult& result);
 // Depth by length, the responders side by side; empty for a kind whose facts have no one place.

@@ -252,7 +252,9 @@ void Calibration::Finish() {
 }
 
 double CalibrateTrial::kld() const {
-  return MeanOf(window_means).mean();
+  GroupedMean mean;
+  for (size_t w = 0; w < window_means.size(); ++w) mean.Add(window_means[w], window_positions[w]);
+  return mean.mean();
 }
 
 std::string RungsName(const FormatLadder& ladder, int k_rung, int v_rung) {

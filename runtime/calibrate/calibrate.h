@@ -62,6 +62,7 @@ struct CalibrateTrial {
   std::vector<std::array<int, 2>> rungs;  // [num_layers * num_kv_heads]
   double bits = 0, predicted = 0;         // predicted: the objective
   std::vector<double> window_means;       // KL
+  std::vector<int64_t> window_positions;  // that are in them: what a window weighs
   double kld() const;
 };
 

@@ -223,6 +223,49 @@ TEST(Calibrate, SaysWhatCannotBe) {
       << small.message();
 }
 
+// As in the proof: a mean over positions, whatever windows they lie in.
+TEST(Calibrate, WindowsWeighByTheirPositions) {
+  Planted planted;
+  Model& model = planted.Load();
+  CalibrateOptions o = Options(planted);
+  o.context_len = 1000;
+  o.site_tokens = o.search_tokens = 10000;  // all windows
+  o.budget_bits = 2.67;
+  o.granularity = Granularity::kLayer;
+  std::vector<std::vector<TokenId>> windows = SomeWindows(2, 1, 290);
+  windows.push_back(SomeWindows(1, 3, 1000)[0]);
+  const auto r = Calibrate(model, windows, SomeWindows(2, 2), o);
+  ASSERT_TRUE(r.ok()) << r.status().ToString();
+
+  // The same caches side by side, every position counting once.
+  CacheConfig chosen = model.MakeCacheConfig();
+  std::string note;
+  ASSERT_TRUE(r->profile.Apply(model.StructureHash(), 0, &chosen, &note).ok());
+  const CacheConfig plain = model.MakeCacheConfig();
+  CacheConfig site = chosen;
+  for (size_t h = 0; h < site.formats.size(); ++h) {
+    site.formats[h] = plain.formats[h];
+    if (h / kHeads == 1) site.formats[h].k = WithCenter(ParsePreset("k2v2")->k, Center::kRopeMean);
+  }
+  const Stream reference = {"f16", &model, plain};
+  const auto all =
+      MeasureDivergence(reference, std::vector<Stream>{{"chosen", &model, chosen}}, windows, {});
+  ASSERT_TRUE(all.ok()) << all.status().ToString();
+  const StreamScores& scores = all->front();
+  EXPECT_NEAR(r->chosen.kld(), scores.kld.mean(), 1e-9 + 1e-6 * scores.kld.mean());
+  const double unweighted =
+      (scores.window_means[0] + scores.window_means[1] + scores.window_means[2]) / 3;
+  EXPECT_GT(std::abs(unweighted - scores.kld.mean()), 0.05 * scores.kld.mean())
+      << "the windows must differ, or nothing is shown";
+
+  DivergenceOptions sealed;
+  sealed.first_scored = FirstScored(chosen);
+  const auto one =
+      MeasureDivergence(reference, std::vector<Stream>{{"site", &model, site}}, windows, sealed);
+  ASSERT_TRUE(one.ok()) << one.status().ToString();
+  EXPECT_NEAR(r->layers[1].k_kld, one->front().kld.mean(), 1e-6 * one->front().kld.mean() + 1e-9);
+}
+
 // A run that begins at a layer gives what a whole run gives.
 TEST(MeasureSites, EqualsWholeRuns) {
   Planted planted;

@@ -37,16 +37,12 @@ inline int64_t CountTokens(WindowSpan windows) {
   return sum;
 }
 
-inline RunningMean MeanOf(const std::vector<double>& values) {
-  RunningMean mean;
-  for (const double v : values) mean.Add(v);
-  return mean;
-}
-
-// Of b[i] - a[i].
-inline RunningMean PairedDifference(const std::vector<double>& a, const std::vector<double>& b) {
-  RunningMean mean;
-  for (size_t i = 0; i < a.size(); ++i) mean.Add(b[i] - a[i]);
+// Of b's KL minus a's, window by window.
+inline GroupedMean PairedDifference(const CalibrateTrial& a, const CalibrateTrial& b) {
+  GroupedMean mean;
+  for (size_t w = 0; w < a.window_means.size(); ++w) {
+    mean.Add(b.window_means[w] - a.window_means[w], a.window_positions[w]);
+  }
   return mean;
 }
 
@@ -83,7 +79,7 @@ class Calibration {
     return errors_[static_cast<size_t>(side) * ladder_.k.size() + rung][head].error;
   }
   SiteRun MakeSite(const SiteName& s) const;
-  Result<std::vector<RunningMean>> MeasureSiteList(const std::vector<SiteName>& sites, Stage stage,
+  Result<std::vector<GroupedMean>> MeasureSiteList(const std::vector<SiteName>& sites, Stage stage,
                                                    const std::string& what);
   void FillCosts(const std::vector<std::array<double, 2>>& floor);
 

@@ -21,7 +21,7 @@ CacheConfig Calibration::ConfigOf(const std::vector<std::array<int, 2>>& rungs) 
 
 Result<CalibrateTrial> Calibration::Choose(std::string name, const ChoiceRequest& request) const {
   TQ_ASSIGN_OR_RETURN(const ChosenFormats chosen, ChooseFormats(ladder_, costs_, request));
-  return CalibrateTrial{std::move(name), chosen.rungs, chosen.bits, chosen.cost, {}};
+  return CalibrateTrial{std::move(name), chosen.rungs, chosen.bits, chosen.cost, {}, {}};
 }
 
 // Measures what has not been; one pass of the reference for all of them.
@@ -51,6 +51,10 @@ Status Calibration::MeasureTrials(std::vector<CalibrateTrial*> trials, Stage sta
   }
   for (CalibrateTrial* t : trials) {
     TQ_ASSIGN_OR_RETURN(t->window_means, NumbersFromJson(*journal_->Find(key(*t))));
+    t->window_positions.clear();
+    for (const std::vector<TokenId>& w : search_windows_) {
+      t->window_positions.push_back(static_cast<int64_t>(w.size()));
+    }
   }
   return OkStatus();
 }
@@ -87,7 +91,7 @@ std::optional<CalibrateTrial> Calibration::Uniform(double max_bits) const {
           (bits < best->bits - 1e-9 || (bits < best->bits + 1e-9 && cost >= best->predicted))) {
         continue;
       }
-      best = CalibrateTrial{"uniform " + RungsName(ladder_, k, v), all.rungs, bits, cost, {}};
+      best = CalibrateTrial{"uniform " + RungsName(ladder_, k, v), all.rungs, bits, cost, {}, {}};
     }
   }
   return best;
@@ -136,7 +140,7 @@ Status Calibration::Search() {
   TQ_RETURN_IF_ERROR(MeasureTrials(all, kSearch));
   size_t best = 0;
   for (size_t t = 1; t < requests.size(); ++t) {
-    const RunningMean gain = PairedDifference(trials[t].window_means, trials[best].window_means);
+    const GroupedMean gain = PairedDifference(trials[t], trials[best]);
     if (gain.mean() > gain.stderr_of_mean()) best = t;
   }
   for (const CalibrateTrial& t : trials) {
@@ -289,7 +293,7 @@ Status Calibration::Align() {
     bad = out_of_line();
   }
   TQ_RETURN_IF_ERROR(MeasureTrials({&trial}, kAlign));
-  const RunningMean harm = PairedDifference(result_.chosen.window_means, trial.window_means);
+  const GroupedMean harm = PairedDifference(result_.chosen, trial);
   result_.trials.push_back(trial);
   if (options_.objective == Objective::kKld && harm.mean() > harm.stderr_of_mean()) {
     Say(StrCat("alignment: taken back, the KL grows from ", result_.chosen.kld(), " to ",

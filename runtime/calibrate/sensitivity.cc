@@ -80,8 +80,8 @@ SiteRun Calibration::MakeSite(const SiteName& s) const {
   return run;
 }
 
-// Mean KL over windows of each; measured in pieces, so that little is lost when interrupted.
-Result<std::vector<RunningMean>> Calibration::MeasureSiteList(const std::vector<SiteName>& sites,
+// Mean KL of each; measured in pieces, so that little is lost when interrupted.
+Result<std::vector<GroupedMean>> Calibration::MeasureSiteList(const std::vector<SiteName>& sites,
                                                               Stage stage,
                                                               const std::string& what) {
   const auto key = [](const SiteName& s) {
@@ -113,10 +113,14 @@ Result<std::vector<RunningMean>> Calibration::MeasureSiteList(const std::vector<
     for (size_t s = first; s < end; ++s) measured.emplace_back(key(missing[s]), klds[s - first]);
     TQ_RETURN_IF_ERROR(journal_->Put(measured));
   }
-  std::vector<RunningMean> means;
+  const int64_t unscored = FirstScored(base_);
+  std::vector<GroupedMean> means;
   for (const SiteName& s : sites) {
     TQ_ASSIGN_OR_RETURN(const std::vector<double> klds, NumbersFromJson(*journal_->Find(key(s))));
-    means.push_back(MeanOf(klds));
+    GroupedMean& mean = means.emplace_back();
+    for (size_t w = 0; w < klds.size(); ++w) {
+      mean.Add(klds[w], static_cast<int64_t>(site_windows_[w].size()) - unscored);
+    }
   }
   return means;
 }

@@ -38,7 +38,7 @@ class Runner {
     const PrecisionRule& rule = lanes.front().cache->rule();
     for (int64_t from = 0; from < context;) {
       // Logits are not needed before something sealed is read.
-      const int64_t scored_from = (rule.sink_blocks + rule.recent_blocks + 1) * int64_t{kPageLen};
+      const int64_t scored_from = FirstScored(lanes.front().site->config);
       const int64_t cut = from < scored_from ? scored_from : context;
       const int64_t to = std::min({from + Session::kPrefillChunk, cut, context});
       const bool scored = from >= scored_from;
@@ -102,6 +102,11 @@ class Runner {
 };
 
 }  // namespace
+
+int64_t FirstScored(const CacheConfig& config) {
+  return (DivCeil(config.sink_len, kPageLen) + DivCeil(config.recent_len, kPageLen) + 1) *
+         int64_t{kPageLen};
+}
 
 Result<std::vector<std::vector<double>>> MeasureSites(Model& model, std::span<const SiteRun> sites,
                                                       std::span<const std::vector<TokenId>> windows,

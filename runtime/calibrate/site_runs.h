@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,6 +26,9 @@ struct SiteRun {
   CacheConfig config;  // the shipped window, sinks and centre
 };
 
+// The first position of a window that is scored: it reads sealed tokens.
+int64_t FirstScored(const CacheConfig& config);
+
 struct SiteRunOptions {
   size_t max_bytes = size_t{2} << 30;  // of caches side by side
   ThreadPool* pool = nullptr;
@@ -32,8 +36,8 @@ struct SiteRunOptions {
   const std::atomic<bool>* cancel = nullptr;
 };
 
-// Mean KL of each run over the positions of each window, [sites][windows], in nats. A position is
-// scored when it reads sealed tokens. kInvalidArgument: a window without such positions.
+// Mean KL of each run over the positions of each window from FirstScored on, [sites][windows], in
+// nats. kInvalidArgument: a window without such positions.
 Result<std::vector<std::vector<double>>> MeasureSites(Model& model, std::span<const SiteRun> sites,
                                                       std::span<const std::vector<TokenId>> windows,
                                                       const SiteRunOptions& options);

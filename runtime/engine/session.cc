@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "runtime/engine/stop_strings.h"
@@ -19,7 +20,81 @@ bool IsSet(const std::atomic<bool>* flag) {
   return flag != nullptr && flag->load(std::memory_order_relaxed);
 }
 
+// What is said and when it ends: everything of an answer but the sequence that it goes on.
+class Writer {
+ public:
+  Writer(const Tokenizer& tokenizer, const GenerateOptions& options, Session::TextSink on_text)
+      : tokenizer_(tokenizer),
+        options_(options),
+        on_text_(std::move(on_text)),
+        sampler_(options.sampling),
+        decoder_(tokenizer),
+        stops_(options.stop) {}
+
+  // The token to go on with after `history`, whose last logits these are; none: the answer is
+  // whole.
+  Result<std::optional<TokenId>> Next(std::span<const float> logits,
+                                      std::span<const TokenId> history, int64_t context) {
+    if (stops_.stopped()) return End(FinishReason::kStop);
+    if (result.tokens.size() >= static_cast<size_t>(options_.max_tokens)) {
+      return End(FinishReason::kLength);
+    }
+    if (static_cast<int64_t>(history.size()) >= context) return End(FinishReason::kContext);
+    if (IsSet(options_.cancel)) return End(FinishReason::kCancelled);
+    const TokenId token = sampler_.Sample(logits, history);
+    if (token < 0) {
+      return DataLoss("the logits after token ", history.size(),
+                      " are not numbers: the model's weights or its cache are damaged");
+    }
+    if (tokenizer_.IsStop(token) && !options_.ignore_stop_tokens) return End(FinishReason::kStop);
+    if (options_.logprobs >= 0) {
+      result.logprobs.push_back(ComputeLogprobs(logits, token, options_.logprobs));
+    }
+    if (!tokenizer_.IsSpecial(token)) Show(stops_.Push(decoder_.Push(token)));
+    return std::optional<TokenId>(token);
+  }
+  // That token is part of the sequence now.
+  void Took(TokenId token, double seconds) {
+    result.tokens.push_back(token);
+    result.token_seconds.push_back(seconds);
+    result.decode_seconds += seconds;
+  }
+
+  GenerateResult result;
+
+ private:
+  std::optional<TokenId> End(FinishReason reason) {
+    Show(stops_.Push(decoder_.Finish()));
+    Show(stops_.Finish());
+    result.finish_reason = reason;
+    return std::nullopt;
+  }
+  void Show(const std::string& text) {
+    if (text.empty()) return;
+    result.text += text;
+    if (on_text_) on_text_(text);
+  }
+
+  const Tokenizer& tokenizer_;
+  const GenerateOptions options_;
+  Session::TextSink on_text_;
+  Sampler sampler_;
+  StreamDecoder decoder_;
+  StopStrings stops_;
+};
+
 }  // namespace
+
+// A sequence and the answer that goes on it.
+struct Session::Lane {
+  SeqId seq;
+  std::vector<TokenId> history;
+  std::vector<float> logits;  // after the last token
+  Writer writer;
+  std::function<void()> on_end = {};
+  TokenId token = -1;
+  bool ended = false;
+};
 
 Status GenerateOptions::Validate() const {
   if (max_tokens < 0) return InvalidArgument("max_tokens = ", max_tokens, ": expected 0 or more");
@@ -117,8 +192,7 @@ Status Session::Decode(TokenId token) {
   return OkStatus();
 }
 
-Result<GenerateResult> Session::Generate(const Tokenizer& tokenizer, const GenerateOptions& options,
-                                         const TextSink& on_text) {
+Status Session::CheckGenerate(const GenerateOptions& options) const {
   TQ_RETURN_IF_ERROR(options.Validate());
   if (last_logits_.empty()) {
     return FailedPrecondition("there is nothing to continue from: prefill a prompt first");
@@ -129,108 +203,123 @@ Result<GenerateResult> Session::Generate(const Tokenizer& tokenizer, const Gener
                              model_->arch().vocab_size);
     }
   }
-  GenerateResult result;
-  result.prompt_tokens = std::exchange(prefilled_tokens_, 0);
-  result.prefill_seconds = std::exchange(prefilled_seconds_, 0.0);
+  return OkStatus();
+}
 
-  Sampler sampler(options.sampling);
-  StreamDecoder decoder(tokenizer);
-  StopStrings stops(options.stop);
-  const auto show = [&](const std::string& text) {
-    if (text.empty()) return;
-    result.text += text;
-    if (on_text) on_text(text);
-  };
+// One pass of the model gives every answer its next token: the weights are read once for all.
+Status Session::Write(std::span<Lane* const> lanes) {
+  const auto vocab = static_cast<size_t>(model_->arch().vocab_size);
   for (;;) {
-    if (result.tokens.size() >= static_cast<size_t>(options.max_tokens)) {
-      result.finish_reason = FinishReason::kLength;
-      break;
+    std::vector<Lane*> active;
+    std::vector<ForwardItem> items;
+    for (Lane* lane : lanes) {
+      if (lane->ended) continue;
+      TQ_ASSIGN_OR_RETURN(const std::optional<TokenId> token,
+                          lane->writer.Next(lane->logits, lane->history, context_));
+      lane->ended = !token;
+      if (lane->ended) {
+        if (lane->on_end) lane->on_end();
+        continue;
+      }
+      lane->token = *token;
+      active.push_back(lane);
+      items.push_back({.seq = lane->seq, .tokens = {&lane->token, 1}});
     }
-    if (length() >= context_) {
-      result.finish_reason = FinishReason::kContext;
-      break;
-    }
-    if (IsSet(options.cancel)) {
-      result.finish_reason = FinishReason::kCancelled;
-      break;
-    }
-    const TokenId token = sampler.Sample(last_logits_, history_);
-    if (token < 0) {
-      return DataLoss("the logits after token ", length(),
-                      " are not numbers: the model's weights or its cache are damaged");
-    }
-    if (tokenizer.IsStop(token) && !options.ignore_stop_tokens) {
-      result.finish_reason = FinishReason::kStop;
-      break;
-    }
-    if (options.logprobs >= 0) {
-      result.logprobs.push_back(ComputeLogprobs(last_logits_, token, options.logprobs));
-    }
-    if (!tokenizer.IsSpecial(token)) show(stops.Push(decoder.Push(token)));
+    if (active.empty()) return OkStatus();
     const Clock::time_point start = Clock::now();
-    TQ_RETURN_IF_ERROR(Decode(token));
-    result.token_seconds.push_back(SecondsSince(start));
-    result.decode_seconds += result.token_seconds.back();
-    result.tokens.push_back(token);
-    if (stops.stopped()) {
-      result.finish_reason = FinishReason::kStop;
-      break;
+    TQ_RETURN_IF_ERROR(model_->Forward(*cache_, items, &next_logits_));
+    const double seconds = SecondsSince(start) / static_cast<double>(active.size());
+    for (size_t i = 0; i < active.size(); ++i) {
+      Lane& lane = *active[i];
+      lane.history.push_back(lane.token);
+      const std::span<const float> row = std::span<const float>(next_logits_).subspan(i * vocab);
+      lane.logits.assign(row.begin(), row.begin() + static_cast<std::ptrdiff_t>(vocab));
+      lane.writer.Took(lane.token, seconds);
     }
   }
-  show(stops.Push(decoder.Finish()));
-  show(stops.Finish());
-  return result;
+}
+
+Result<GenerateResult> Session::Generate(const Tokenizer& tokenizer, const GenerateOptions& options,
+                                         const TextSink& on_text) {
+  AnswerSink sink;
+  if (on_text) sink = [&](int, const std::string& text) { on_text(text); };
+  TQ_ASSIGN_OR_RETURN(std::vector<GenerateResult> results,
+                      GenerateSeveral(tokenizer, options, 1, sink));
+  return std::move(results.front());
 }
 
 Result<std::vector<GenerateResult>> Session::GenerateSeveral(const Tokenizer& tokenizer,
                                                              const GenerateOptions& options,
                                                              int count, const AnswerSink& on_text) {
   if (count < 1) return InvalidArgument("number of answers = ", count, ": expected 1 or more");
-  std::vector<GenerateResult> results;
-  const auto generate = [&](int answer) {
-    GenerateOptions own = options;
-    own.sampling.seed += static_cast<uint64_t>(answer);
-    TextSink sink;
-    if (on_text) sink = [&, answer](const std::string& text) { on_text(answer, text); };
-    return Generate(tokenizer, own, sink);
+  TQ_RETURN_IF_ERROR(CheckGenerate(options));
+  // Texts go out answer by answer: what a later one says meanwhile waits for its turn.
+  const auto total = static_cast<size_t>(count);
+  std::vector<std::string> waiting(total);
+  std::vector<bool> ended(total);
+  size_t turn = 0;
+  const auto say = [&](size_t answer, const std::string& text) {
+    if (answer != turn) {
+      waiting[answer] += text;
+    } else if (on_text) {
+      on_text(static_cast<int>(answer), text);
+    }
   };
-  if (count == 1) {
-    TQ_ASSIGN_OR_RETURN(GenerateResult result, generate(0));
-    results.push_back(std::move(result));
-    return results;
+  const auto end = [&](size_t answer) {
+    ended[answer] = true;
+    while (turn < total && ended[turn]) {
+      if (++turn < total && !waiting[turn].empty()) say(turn, std::exchange(waiting[turn], {}));
+    }
+  };
+  const auto lane = [&](size_t answer, SeqId seq, std::vector<TokenId> history,
+                        std::vector<float> logits) {
+    GenerateOptions own = options;
+    own.sampling.seed += answer;
+    return Lane{
+        seq, std::move(history), std::move(logits),
+        Writer(tokenizer, own, [&say, answer](const std::string& text) { say(answer, text); }),
+        [&end, answer] { end(answer); }};
+  };
+
+  // The first answer goes on in the sequence itself; the prompt stays in a fork for the others.
+  std::optional<SeqId> prompt;
+  if (count > 1) {
+    TQ_ASSIGN_OR_RETURN(prompt, cache_->Fork(seq_));
   }
-  // The prompt stays in a fork; each answer but the first works on a fork of it.
-  TQ_ASSIGN_OR_RETURN(const SeqId prompt, cache_->Fork(seq_));
-  const std::vector<TokenId> history = history_;
-  const std::vector<float> logits = last_logits_;
-  SeqId first = seq_;
-  std::vector<TokenId> first_history;
-  std::vector<float> first_logits;
+  const std::vector<TokenId> history = count > 1 ? history_ : std::vector<TokenId>();
+  const std::vector<float> logits = count > 1 ? last_logits_ : std::vector<float>();
+  Lane first = lane(0, seq_, std::move(history_), std::move(last_logits_));
+  first.writer.result.prompt_tokens = std::exchange(prefilled_tokens_, 0);
+  first.writer.result.prefill_seconds = std::exchange(prefilled_seconds_, 0.0);
+  std::vector<GenerateResult> results;
   Status status;
-  for (int answer = 0; answer < count && status.ok(); ++answer) {
-    if (answer > 0) {
-      const Result<SeqId> fork = cache_->Fork(prompt);
+  while (status.ok() && results.size() < total) {
+    std::vector<Lane> forks;
+    forks.reserve(kAnswersAtOnce);
+    std::vector<Lane*> lanes;
+    const bool is_first = results.empty();
+    if (is_first) lanes.push_back(&first);
+    while (status.ok() && lanes.size() < kAnswersAtOnce && results.size() + lanes.size() < total) {
+      const Result<SeqId> fork = cache_->Fork(*prompt);
       status = fork.status();
       if (!status.ok()) break;
-      seq_ = *fork;
-      history_ = history;
-      last_logits_ = logits;
+      forks.push_back(lane(results.size() + lanes.size(), *fork, history, logits));
+      lanes.push_back(&forks.back());
     }
-    Result<GenerateResult> result = generate(answer);
-    status = result.status();
-    if (status.ok()) results.push_back(*std::move(result));
-    if (answer == 0) {
-      first_history = history_;
-      first_logits = last_logits_;
-    } else {
-      TQ_RETURN_IF_ERROR(cache_->Free(seq_));
+    if (status.ok()) status = Write(lanes);
+    for (const Lane& fork : forks) {
+      const Status freed = cache_->Free(fork.seq);
+      if (status.ok()) status = freed;
     }
-    if (status.ok() && results.back().finish_reason == FinishReason::kCancelled) break;
+    for (Lane* done : lanes) results.push_back(std::move(done->writer.result));
+    if (results.back().finish_reason == FinishReason::kCancelled) break;
   }
-  seq_ = first;
-  history_ = std::move(first_history);
-  last_logits_ = std::move(first_logits);
-  TQ_RETURN_IF_ERROR(cache_->Free(prompt));
+  history_ = std::move(first.history);
+  last_logits_ = std::move(first.logits);
+  if (prompt) {
+    const Status freed = cache_->Free(*prompt);
+    if (status.ok()) status = freed;
+  }
   TQ_RETURN_IF_ERROR(status);
   return results;
 }

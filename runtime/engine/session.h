@@ -42,7 +42,8 @@ struct GenerateResult {
   FinishReason finish_reason = FinishReason::kStop;
   int64_t prompt_tokens = 0;
   double prefill_seconds = 0, decode_seconds = 0;
-  std::vector<double> token_seconds;  // of each decode step
+  // Of each decode step; of one that several answers share, this one's part.
+  std::vector<double> token_seconds;
 };
 
 class Session {
@@ -72,9 +73,9 @@ class Session {
   using TextSink = std::function<void(const std::string&)>;
   Result<GenerateResult> Generate(const Tokenizer& tokenizer, const GenerateOptions& options,
                                   const TextSink& on_text = {});
-  // `count` answers to the same prompt, one after the other: answer i is what Generate gives with
-  // the seed + i. on_text gets the number of the answer too. Afterwards the sequence is that of the
-  // first.
+  // `count` answers to the same prompt, kAnswersAtOnce side by side: answer i is what Generate
+  // gives with the seed + i. on_text gets the number of the answer too, and one answer's text after
+  // the other's. Afterwards the sequence is that of the first.
   using AnswerSink = std::function<void(int answer, const std::string& text)>;
   Result<std::vector<GenerateResult>> GenerateSeveral(const Tokenizer& tokenizer,
                                                       const GenerateOptions& options, int count,
@@ -103,10 +104,15 @@ class Session {
   // kDataLoss when tokens or logits are not those of this model: the session is as it was.
   Status LoadCache(const Snapshot& snapshot);
 
-  static constexpr int kPrefillChunk = 128;  // tokens of a forward pass in Prefill
+  static constexpr int kPrefillChunk = 128;    // tokens of a forward pass in Prefill
+  static constexpr size_t kAnswersAtOnce = 4;  // each holds its own tokens in the cache meanwhile
 
  private:
+  struct Lane;
   Session() = default;
+  Status CheckGenerate(const GenerateOptions& options) const;
+  // Goes on until every lane has ended.
+  Status Write(std::span<Lane* const> lanes);
   Model* model_ = nullptr;
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<PrefixIndex> prefixes_;  // of cache_; may be null

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <map>
+#include <set>
 
 namespace tq {
 namespace {
@@ -39,22 +40,23 @@ class ScriptModel : public Model {
   Status Forward(KvCache& cache, std::span<const ForwardItem> items,
                  std::vector<float>* logits) override {
     if (fail) return ResourceExhausted("no memory");
-    TQ_CHECK(items.size() == 1);
-    const ForwardItem& item = items[0];
-    const auto n = static_cast<int>(item.tokens.size());
-    chunks.push_back(n);
-    TQ_ASSIGN_OR_RETURN(const int64_t length, cache.Length(item.seq));
-    TQ_RETURN_IF_ERROR(cache.BeginAppend(item.seq, n));
-    const std::vector<float> zeros(static_cast<size_t>(n) * 16);
-    TQ_RETURN_IF_ERROR(cache.AppendLayer(item.seq, 0, zeros.data(), zeros.data(), pool_));
-    TQ_RETURN_IF_ERROR(cache.CommitAppend(item.seq));
-    if (logits == nullptr) return OkStatus();
-    logits->clear();
-    for (int t = item.all_logits ? 0 : n - 1; t < n; ++t) {
-      const auto next = static_cast<size_t>(length + t + 1);
-      for (TokenId id = 0; id < arch_.vocab_size; ++id) {
-        const bool said = next < script_.size() && script_[next] == id;
-        logits->push_back(nan ? std::nanf("") : said ? 5.0f : 0.1f * static_cast<float>(id));
+    batches.push_back(items.size());
+    if (logits != nullptr) logits->clear();
+    for (const ForwardItem& item : items) {
+      const auto n = static_cast<int>(item.tokens.size());
+      chunks.push_back(n);
+      TQ_ASSIGN_OR_RETURN(const int64_t length, cache.Length(item.seq));
+      TQ_RETURN_IF_ERROR(cache.BeginAppend(item.seq, n));
+      const std::vector<float> zeros(static_cast<size_t>(n) * 16);
+      TQ_RETURN_IF_ERROR(cache.AppendLayer(item.seq, 0, zeros.data(), zeros.data(), pool_));
+      TQ_RETURN_IF_ERROR(cache.CommitAppend(item.seq));
+      if (logits == nullptr) continue;
+      for (int t = item.all_logits ? 0 : n - 1; t < n; ++t) {
+        const auto next = static_cast<size_t>(length + t + 1);
+        for (TokenId id = 0; id < arch_.vocab_size; ++id) {
+          const bool said = next < script_.size() && script_[next] == id;
+          logits->push_back(nan ? std::nanf("") : said ? 5.0f : 0.1f * static_cast<float>(id));
+        }
       }
     }
     return OkStatus();
@@ -68,6 +70,7 @@ class ScriptModel : public Model {
   }
 
   std::vector<int> chunks;
+  std::vector<size_t> batches;  // items of each call
   bool fail = false, nan = false;
 
  private:
@@ -115,31 +118,57 @@ TEST_F(SessionTest, LogprobsAreOfEachToken) {
 
 TEST_F(SessionTest, SeveralAnswersAreThoseOfTheirSeeds) {
   const std::vector<TokenId> script = {0, 2};  // then all tokens are likely
-  GenerateOptions options = {.max_tokens = 12, .ignore_stop_tokens = true};
+  GenerateOptions options = {.max_tokens = 12};
   options.sampling.temperature = 1;
   options.sampling.seed = 5;
   Start(script, 2);
+  const size_t blocks = session_->cache().Bytes().total();
+  constexpr int kCount = 6;  // more than are written side by side
   std::map<int, std::string> streamed;
+  int speaking = 0;
   const auto several = session_->GenerateSeveral(
-      tokenizer_, options, 3,
-      [&](int answer, const std::string& text) { streamed[answer] += text; });
+      tokenizer_, options, kCount, [&](int answer, const std::string& text) {
+        EXPECT_GE(answer, speaking) << "one answer's text after the other's";
+        speaking = answer;
+        streamed[answer] += text;
+      });
   ASSERT_TRUE(several.ok()) << several.status().ToString();
-  ASSERT_EQ(several->size(), 3u);
-  EXPECT_EQ(session_->length(), 14) << "the sequence is that of the first answer";
+  ASSERT_EQ(several->size(), static_cast<size_t>(kCount));
+  EXPECT_EQ(model_->batches[1], Session::kAnswersAtOnce);
+  EXPECT_EQ(session_->cache().Bytes().total(), blocks) << "the forks are gone";
+  EXPECT_EQ(session_->length(), 2 + static_cast<int64_t>((*several)[0].tokens.size()))
+      << "the sequence is that of the first answer";
   const std::vector<TokenId> held(session_->tokens().begin() + 2, session_->tokens().end());
   EXPECT_EQ(held, (*several)[0].tokens);
   EXPECT_NE((*several)[0].tokens, (*several)[1].tokens);
-  for (int i = 0; i < 3; ++i) {
+  std::set<size_t> lengths;
+  for (int i = 0; i < kCount; ++i) {
     Start(script, 2);
     GenerateOptions own = options;
     own.sampling.seed += static_cast<uint64_t>(i);
     const auto alone = Generate(own);
     ASSERT_TRUE(alone.ok());
-    EXPECT_EQ(alone->tokens, (*several)[static_cast<size_t>(i)].tokens) << i;
+    const GenerateResult& one = (*several)[static_cast<size_t>(i)];
+    EXPECT_EQ(alone->tokens, one.tokens) << i;
+    EXPECT_EQ(alone->finish_reason, one.finish_reason);
     EXPECT_EQ(alone->text, streamed[i]);
+    lengths.insert(one.tokens.size());
   }
+  EXPECT_GT(lengths.size(), 1u) << "some end before others";
   EXPECT_EQ(session_->GenerateSeveral(tokenizer_, options, 0).status().message(),
             "number of answers = 0: expected 1 or more");
+}
+
+TEST_F(SessionTest, AnErrorLeavesTheSequenceAndNoFork) {
+  Start({0, 2}, 2);
+  const size_t bytes = session_->cache().Bytes().total();
+  model_->fail = true;
+  EXPECT_EQ(session_->GenerateSeveral(tokenizer_, {.max_tokens = 3}, 3).status().code(),
+            StatusCode::kResourceExhausted);
+  EXPECT_EQ(session_->length(), 2);
+  EXPECT_EQ(session_->cache().Bytes().total(), bytes);
+  model_->fail = false;
+  EXPECT_TRUE(Generate({.max_tokens = 3}).ok());
 }
 
 TEST_F(SessionTest, ABiasOutsideOfTheVocabularyIsAnError) {

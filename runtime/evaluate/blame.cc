@@ -135,7 +135,22 @@ class Blame {
   Status MeasureStreams(const std::vector<Stream>& streams, const std::string& what,
                         std::span<BlameEntry> entries) {
     DivergenceOptions measure = options_.measure;
-    measure.keep_scores = true;
+    // Of dozens of streams only sums are kept, and the candidate's KL, which each is paired with.
+    measure.keep_scores = false;
+    std::vector<double> base_kld;
+    std::vector<RunningMean> by_position(entries.size());
+    RunningMean plain_nll;
+    measure.on_scores = [&](size_t stream, std::span<const PositionScore> scores) {
+      for (const PositionScore& s : scores) {
+        if (stream == 0) {
+          base_kld.push_back(s.kld);
+          if (s.has_target) plain_nll.Add(-s.ref_logprob);
+        } else {
+          RunningMean& recovered = by_position[stream - 1];
+          recovered.Add(base_kld[static_cast<size_t>(recovered.count())] - s.kld);
+        }
+      }
+    };
     measure.head_cosine = false;
     const ProgressSink progress = options_.measure.progress;
     measure.progress = [&](size_t done, size_t total, const std::string&) {
@@ -145,20 +160,15 @@ class Blame {
                         MeasureDivergence(options_.reference, streams, texts_.windows, measure));
     const StreamScores& base = scores[0];
     result_.kld = base.kld.mean();
-    const DivergenceSummary summary = Summarize(base.scores, base.window_positions);
-    result_.kld_stderr = summary.mean_stderr;
-    plain_ppl_ = summary.ppl_ref;
+    result_.kld_stderr = std::max(base.kld.stderr_of_mean(), OverWindows(base).stderr_of_mean());
+    plain_ppl_ = std::exp(plain_nll.mean());
     for (size_t i = 0; i < entries.size(); ++i) {
       const StreamScores& s = scores[i + 1];
-      RunningMean by_position;
-      for (size_t p = 0; p < s.scores.size(); ++p) {
-        by_position.Add(base.scores[p].kld - s.scores[p].kld);
-      }
       BlameEntry& e = entries[i];
       e.kld = s.kld.mean();
-      e.recovered = by_position.mean();
+      e.recovered = by_position[i].mean();
       e.recovered_stderr =
-          std::max(by_position.stderr_of_mean(), OverWindows(base, s).stderr_of_mean());
+          std::max(by_position[i].stderr_of_mean(), OverWindows(base, s).stderr_of_mean());
       const CacheConfig& config = streams[i + 1].config;
       e.cost_bytes =
           static_cast<int64_t>(CacheFootprint(config, result_.context_len).total()) - result_.bytes;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "runtime/evaluate/fakes_for_test.h"
 
 namespace tq {
@@ -67,6 +69,32 @@ TEST_F(BlameTest, RanksEveryLayerSideAndHead) {
   ASSERT_FALSE(r->joint.pin.empty());
   EXPECT_EQ(j["joint"]["note"], kJointNote);
   EXPECT_NE(html.find(kJointNote), std::string::npos);
+}
+
+// The figures come from sums that are kept while the text streams by: the same as those of all
+// scores, whatever is in memory at once.
+TEST_F(BlameTest, FiguresAreThoseOfAllScores) {
+  BlameOptions options = Options(model_.Config("k3v2"));
+  options.measure.at_once = 2;  // the candidate and the layers are in different groups
+  const Result<BlameResult> r = RunBlame(options);
+  ASSERT_TRUE(r.ok()) << r.status().ToString();
+  for (const BlameEntry& e : r->layers) {
+    const Stream streams[] = {
+        options.candidate,
+        {"restored", &model_, RestoreSite(options.candidate.config, e.site, 8)->config}};
+    const auto scores = MeasureDivergence(options.reference, streams, options.texts[0].windows, {});
+    ASSERT_TRUE(scores.ok());
+    const StreamScores &base = (*scores)[0], &restored = (*scores)[1];
+    RunningMean difference;
+    for (size_t p = 0; p < base.scores.size(); ++p) {
+      difference.Add(base.scores[p].kld - restored.scores[p].kld);
+    }
+    EXPECT_EQ(e.recovered, difference.mean());
+    EXPECT_EQ(e.recovered_stderr,
+              std::max(difference.stderr_of_mean(), OverWindows(base, restored).stderr_of_mean()));
+    EXPECT_EQ(e.kld, restored.kld.mean());
+    EXPECT_EQ(r->kld_stderr, Summarize(base.scores, base.window_positions).mean_stderr);
+  }
 }
 
 TEST_F(BlameTest, NothingToRestoreIsRefused) {

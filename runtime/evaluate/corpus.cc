@@ -20,7 +20,9 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxLineBytes = size_t{64} << 20;
 constexpr size_t kHeadBytes = size_t{64} << 10;  // what is looked at to tell a log from a text
-constexpr size_t kMinPieceBytes = size_t{16} << 10;
+constexpr size_t kAtomBytes = CorpusIdentity::kDocumentAtom;
+// Room behind an atom, so that no redaction is cut in two and no small rest is left.
+constexpr size_t kAtomWithRoom = kAtomBytes + kAtomBytes / 2;
 constexpr size_t kMaxReasons = 24;
 
 bool IsBlank(std::string_view text) {
@@ -53,11 +55,7 @@ Form FormOf(const std::string& path, std::string_view head) {
 class CorpusReader {
  public:
   CorpusReader(const CorpusOptions& options, Redactor redactor)
-      : options_(options), redactor_(std::move(redactor)), sample_(options) {
-    budget_bytes_ = static_cast<size_t>(options.max_tokens * kCorpusBytesPerToken);
-    piece_bytes_ = std::clamp(static_cast<size_t>(options.context_len * kCorpusBytesPerToken),
-                              std::min(kMinPieceBytes, budget_bytes_), budget_bytes_);
-  }
+      : options_(options), redactor_(std::move(redactor)), sample_(options) {}
 
   Result<Corpus> Run() {
     std::vector<std::pair<std::string, bool>> files;  // and whether it was named
@@ -70,7 +68,7 @@ class CorpusReader {
     for (const auto& [path, named] : files) TQ_RETURN_IF_ERROR(Read(path, named));
     sample_.Finish(&corpus_);
     CorpusReport& report = corpus_.report;
-    if (corpus_.calibration.empty()) return NothingLeft();
+    if (corpus_.calibration.empty() && corpus_.held_out.empty()) return NothingLeft();
     if (report.lines == 0) {
       report.notes.push_back(
           "these are texts, not requests: what counts is your own traffic, as it is sent to the "
@@ -262,42 +260,39 @@ class CorpusReader {
     sample_.BeginDocument(path_);
     if (buffer_.starts_with("\xEF\xBB\xBF")) buffer_.erase(0, 3);
     int64_t offset = 0;
-    // Room behind a piece, so that no redaction is cut in two and no small rest is left.
-    const size_t enough = piece_bytes_ + std::max(piece_bytes_ / 4, size_t{8192});
     while (!at_end_ || !buffer_.empty()) {
-      while (!at_end_ && buffer_.size() < enough) TQ_RETURN_IF_ERROR(Fill(file));
+      while (!at_end_ && buffer_.size() < kAtomWithRoom) TQ_RETURN_IF_ERROR(Fill(file));
       const size_t valid = ValidUtf8Prefix(buffer_);
       if (valid + 4 <= buffer_.size() || (at_end_ && valid < buffer_.size())) {
         Skip("the file is not UTF-8 text; convert it with iconv", path_);
         return OkStatus();
       }
       size_t cut = buffer_.size();
-      if (!at_end_ || cut >= enough || cut > budget_bytes_) {
-        cut = redactor_.SafeCut(std::string_view(buffer_).substr(0, valid), PieceEnd());
+      if (!at_end_ || cut >= kAtomWithRoom) {
+        cut = redactor_.SafeCut(std::string_view(buffer_).substr(0, valid), AtomEnd());
       }
-      std::string piece = buffer_.substr(0, cut);
+      std::string atom = buffer_.substr(0, cut);
       buffer_.erase(0, cut);
       const std::string where = StrCat(path_, ", byte ", offset);
-      if (const Status redacted = redactor_.Apply(&piece, &corpus_.report.redactions);
+      if (const Status redacted = redactor_.Apply(&atom, &corpus_.report.redactions);
           !redacted.ok()) {
         Skip(redacted.message(), where);
-      } else if (!IsBlank(piece) &&
-                 !sample_.AddPiece(std::move(piece), offset, static_cast<int64_t>(cut))) {
-        Skip("it is longer than all of --max-tokens", where);
+      } else if (!IsBlank(atom)) {
+        sample_.AddAtom(atom, offset, static_cast<int64_t>(cut));
       }
       offset += static_cast<int64_t>(cut);
     }
     return OkStatus();
   }
 
-  // Behind a line in the last quarter of a piece, else behind a space, else behind a character.
-  size_t PieceEnd() const {
-    const size_t least = piece_bytes_ - piece_bytes_ / 4;
+  // Behind a line in the last quarter of an atom, else behind a space, else behind a character.
+  size_t AtomEnd() const {
+    const size_t least = kAtomBytes - kAtomBytes / 4;
     for (const char* ends : {"\n", " "}) {
-      const size_t at = buffer_.find_last_of(ends, piece_bytes_ - 1);
+      const size_t at = buffer_.find_last_of(ends, kAtomBytes - 1);
       if (at != std::string::npos && at >= least) return at + 1;
     }
-    size_t at = piece_bytes_;
+    size_t at = kAtomBytes;
     while (at < buffer_.size() && (static_cast<uint8_t>(buffer_[at]) & 0xC0) == 0x80) ++at;
     return at;
   }
@@ -307,7 +302,6 @@ class CorpusReader {
   Redactor redactor_;
   CorpusSample sample_;
   Corpus corpus_;
-  size_t budget_bytes_ = 0, piece_bytes_ = 0;
   int64_t total_bytes_ = 0, done_bytes_ = 0, before_bytes_ = 0;  // of files on disk
   std::string path_, buffer_;
   bool at_end_ = false;

@@ -4,7 +4,8 @@
 //   ReadCorpus ▶ Corpus (items of both parts, report) ▶ CorpusEncoder ▶ PackWindows
 //
 // Memory is bounded whatever the size of the input: a sample is kept while reading. The same files,
-// options and seed give the same corpus.
+// options and seed give the same corpus. Which part a request or a document belongs to depends on
+// all files, the seed and held_out_share alone (corpus_divide.h), not on how much is kept.
 #pragma once
 
 #include <cstdint>

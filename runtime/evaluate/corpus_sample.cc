@@ -1,10 +1,8 @@
 #include "runtime/evaluate/corpus_sample.h"
 
 #include <algorithm>
-#include <numeric>
-#include <set>
+#include <iterator>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 
 #include "turboquant/base/numeric.h"
@@ -15,8 +13,10 @@ namespace {
 constexpr int64_t kBytesPerRequest = 512;  // what one takes beside its text
 constexpr size_t kMaxMembers = 64;         // variants of one conversation
 constexpr size_t kMinSharedBytes = 256;    // shorter beginnings are common to all sorts of requests
-constexpr double kSameUnit = 0.5;          // requests that share so much stay on one side
 constexpr int64_t kMaxGapBytes = 4096;
+// Kept while reading, however little is asked for: both sides should be among it.
+constexpr int64_t kLeastStreamBytes = int64_t{8} << 20;
+constexpr size_t kFewDocuments = 64;
 
 void Append(const ChatMessage& m, std::string* out) {
   *out += m.role + "\x1f" + m.content + "\x1e";
@@ -36,13 +36,12 @@ std::string Canonical(const CorpusItem& item) {
   return out;
 }
 
-// How a conversation begins: its first message that is not the system's.
-uint64_t BeginningOf(const CorpusItem& item, uint64_t content) {
+// How a conversation begins: its first message that is not the system's, or its prompt.
+std::string_view BeginningOf(const CorpusItem& item) {
   for (const ChatMessage& m : item.messages) {
-    if (m.role == "system" || m.role == "developer") continue;
-    return Hash64(m.content.data(), m.content.size());
+    if (m.role != "system" && m.role != "developer") return m.content;
   }
-  return content;
+  return item.text;
 }
 
 uint64_t HashOf(std::string_view text, uint64_t seed = 0) {
@@ -56,15 +55,6 @@ uint64_t Mix(uint64_t hash, uint64_t seed) {
 size_t CommonPrefix(std::string_view a, std::string_view b) {
   const size_t n = std::min(a.size(), b.size());
   return static_cast<size_t>(std::mismatch(a.begin(), a.begin() + n, b.begin()).first - a.begin());
-}
-
-int Root(std::vector<int>& parent, int i) {
-  while (parent[i] != i) i = parent[i] = parent[parent[i]];
-  return i;
-}
-
-void Unite(std::vector<int>& parent, int a, int b) {
-  parent[std::max(Root(parent, a), Root(parent, b))] = std::min(Root(parent, a), Root(parent, b));
 }
 
 uint64_t HashItem(const CorpusItem& item, uint64_t hash) {
@@ -91,15 +81,24 @@ size_t CorpusItem::bytes() const {
 }
 
 CorpusSample::CorpusSample(const CorpusOptions& options)
-    : options_(options), budget_bytes_(options.max_tokens * kCorpusBytesPerToken) {}
+    : options_(options),
+      budget_bytes_(options.max_tokens * kCorpusBytesPerToken),
+      stream_bytes_(std::max(budget_bytes_, kLeastStreamBytes)),
+      atoms_of_piece_(static_cast<size_t>(std::clamp<int64_t>(
+          options.context_len * kCorpusBytesPerToken / CorpusIdentity::kDocumentAtom, 1,
+          budget_bytes_ / CorpusIdentity::kDocumentAtom + 1))) {}
 
-uint64_t CorpusSample::KeyOf(const CorpusItem& item, uint64_t content) const {
-  return Mix(BeginningOf(item, content), options_.seed);
+uint64_t CorpusSample::KeyOf(const CorpusItem& item) const {
+  return Mix(HashOf(BeginningOf(item)), options_.seed);
 }
 
 bool CorpusSample::Wants(const CorpusItem& item) {
-  if (limit_ == UINT64_MAX) return true;
-  const bool wanted = KeyOf(item, HashOf(Canonical(item))) < limit_;
+  CorpusIdentity identity;
+  identity.SetText(BeginningOf(item));
+  identity.content = HashOf(Canonical(item));
+  identity.bytes = static_cast<int64_t>(item.bytes());
+  divider_.Note(identity);
+  const bool wanted = KeyOf(item) < limit_;
   not_sampled_ += !wanted;
   return wanted;
 }
@@ -108,47 +107,82 @@ bool CorpusSample::AddRequest(CorpusItem item) {
   if (static_cast<int64_t>(item.bytes()) > budget_bytes_) return false;
   Kept kept;
   kept.content = HashOf(Canonical(item));
-  const uint64_t key = KeyOf(item, kept.content);
+  kept.identity.SetText(BeginningOf(item));
+  kept.identity.content = kept.content;
+  kept.key = KeyOf(item);
   kept.item = std::move(item);
-  Add(key, std::move(kept));
+  Add(std::move(kept));
   return true;
 }
 
 void CorpusSample::BeginDocument(const std::string& name) {
-  document_root_.push_back(static_cast<int>(documents_.size()));
-  documents_.push_back(name);
+  EndDocument();
+  if (documents_.size() == kFewDocuments) {
+    for (Document& d : documents_) d.least = {};
+  }
+  Document& d = documents_.emplace_back();
+  d.name = name;
+  d.identity.is_document = true;
 }
 
-bool CorpusSample::AddPiece(std::string text, int64_t offset, int64_t raw_bytes) {
-  if (static_cast<int64_t>(text.size()) > budget_bytes_) return false;
-  Kept kept;
-  kept.content = HashOf(text);
-  kept.document = static_cast<int>(documents_.size()) - 1;
-  kept.offset = offset;
-  kept.raw_bytes = raw_bytes;
-  kept.item.text = std::move(text);
-  const uint64_t key = Mix(kept.content, options_.seed);
-  Add(key, std::move(kept));
-  return true;
+void CorpusSample::AddAtom(const std::string& text, int64_t offset, int64_t raw_bytes) {
+  Document& d = documents_.back();
+  d.raw_bytes = offset + raw_bytes;
+  d.identity.bytes += static_cast<int64_t>(text.size());
+  d.identity.length = d.identity.bytes;
+  d.identity.whole = HashOf(text, d.identity.whole);
+  ++d.num_atoms;
+  // Those that a longer document could begin with: full ones.
+  if (raw_bytes >= CorpusIdentity::kDocumentAtom / 2 && (d.num_atoms & (d.num_atoms - 1)) == 0) {
+    d.identity.beginnings.push_back(d.identity.whole);
+  }
+  if (piece_.offset + piece_.raw_bytes != offset || piece_.atoms.size() >= atoms_of_piece_) {
+    EndPiece();
+  }
+  if (piece_.atoms.empty()) {
+    piece_.documents = {static_cast<int>(documents_.size()) - 1};
+    piece_.offset = offset;
+  }
+  piece_.atoms.emplace_back(offset, piece_.item.text.size());
+  piece_.item.text += text;
+  piece_.raw_bytes += raw_bytes;
+}
+
+void CorpusSample::EndPiece() {
+  Kept kept = std::exchange(piece_, {});
+  if (kept.atoms.empty()) return;
+  kept.content = HashOf(kept.item.text);
+  kept.key = Mix(kept.content, options_.seed);
+  if (documents_.size() <= kFewDocuments) {
+    Kept& least = documents_.back().least;
+    if (!least.is_piece() || kept.key < least.key) least = kept;
+  }
+  Add(std::move(kept));
+}
+
+void CorpusSample::EndDocument() {
+  EndPiece();
+  if (documents_.empty() || documents_.back().num_atoms == 0) return;
+  Document& d = documents_.back();
+  d.identity.content = d.identity.whole;
+  divider_.Note(d.identity);
 }
 
 int64_t CorpusSample::BytesOf(const Kept& kept) {
-  return static_cast<int64_t>(kept.item.bytes()) + (kept.document < 0 ? kBytesPerRequest : 0);
+  return static_cast<int64_t>(kept.item.bytes()) + (kept.is_piece() ? 0 : kBytesPerRequest);
 }
 
-void CorpusSample::Add(uint64_t key, Kept kept) {
-  if (key >= limit_) {
+void CorpusSample::Add(Kept kept) {
+  if (kept.key >= limit_) {
     ++not_sampled_;
     return;
   }
-  std::vector<Kept>& members = groups_[key].members;
+  std::vector<Kept>& members = groups_[kept.key].members;
   const std::string text = Canonical(kept.item);
   for (Kept& other : members) {
     if (other.content == kept.content) {
       ++duplicates_;
-      if (other.document >= 0 && kept.document >= 0) {
-        Unite(document_root_, other.document, kept.document);
-      }
+      other.documents.insert(other.documents.end(), kept.documents.begin(), kept.documents.end());
       return;
     }
     const std::string known = Canonical(other.item);
@@ -176,7 +210,7 @@ void CorpusSample::Add(uint64_t key, Kept kept) {
 }
 
 void CorpusSample::Evict() {
-  while (kept_bytes_ > budget_bytes_ && groups_.size() > 1) {
+  while (kept_bytes_ > stream_bytes_ && groups_.size() > 1) {
     const auto last = std::prev(groups_.end());
     limit_ = last->first;
     for (const Kept& k : last->second.members) kept_bytes_ -= BytesOf(k);
@@ -184,7 +218,7 @@ void CorpusSample::Evict() {
     groups_.erase(last);
   }
   std::vector<Kept>& members = groups_.begin()->second.members;
-  while (kept_bytes_ > budget_bytes_ && members.size() > 1) {
+  while (kept_bytes_ > stream_bytes_ && members.size() > 1) {
     kept_bytes_ -= BytesOf(members.back());
     members.pop_back();
     ++not_sampled_;
@@ -194,29 +228,19 @@ void CorpusSample::Evict() {
 // In the order of their texts, those with a common beginning stand together, the longer behind.
 void CorpusSample::DropSharedPrefixes(std::vector<Kept>* kept) {
   std::vector<std::pair<std::string, size_t>> texts;
-  std::vector<int> parent(kept->size());
-  std::iota(parent.begin(), parent.end(), 0);
-  std::unordered_map<uint64_t, size_t> beginnings;
   for (size_t i = 0; i < kept->size(); ++i) {
-    const Kept& k = (*kept)[i];
-    if (k.document >= 0) continue;
-    texts.emplace_back(Canonical(k.item), i);
-    const auto [at, fresh] = beginnings.emplace(BeginningOf(k.item, k.content), i);
-    if (!fresh) Unite(parent, static_cast<int>(at->second), static_cast<int>(i));
+    if (!(*kept)[i].is_piece()) texts.emplace_back(Canonical((*kept)[i].item), i);
   }
   std::sort(texts.begin(), texts.end());
   std::vector<bool> dropped(kept->size());
   for (size_t i = 1, last = 0; i < texts.size(); ++i) {
     const std::string &a = texts[last].first, &b = texts[i].first;
     const size_t common = CommonPrefix(a, b), shorter = std::min(a.size(), b.size());
-    const auto shares = [&](double share) {
-      return common >= kMinSharedBytes &&
-             static_cast<double>(common) >= share * static_cast<double>(shorter);
-    };
-    if (shares(kSameUnit)) {
-      Unite(parent, static_cast<int>(texts[last].second), static_cast<int>(texts[i].second));
-    }
-    if (!shares(options_.shared_prefix) && common < a.size()) {
+    const bool is_shared =
+        common == a.size() ||
+        (common >= kMinSharedBytes &&
+         static_cast<double>(common) >= options_.shared_prefix * static_cast<double>(shorter));
+    if (!is_shared) {
       last = i;
       continue;
     }
@@ -225,82 +249,78 @@ void CorpusSample::DropSharedPrefixes(std::vector<Kept>* kept) {
     dropped[texts[keep_new ? last : i].second] = true;
     if (keep_new) last = i;
   }
-  // Documents are units too, behind those of the requests.
-  const int first_document = static_cast<int>(kept->size());
   std::vector<Kept> out;
   for (size_t i = 0; i < kept->size(); ++i) {
-    if (dropped[i]) continue;
-    Kept& k = (*kept)[i];
-    k.unit = k.document >= 0 ? first_document + Root(document_root_, k.document)
-                             : Root(parent, static_cast<int>(i));
-    out.push_back(std::move(k));
+    if (!dropped[i]) out.push_back(std::move((*kept)[i]));
   }
   *kept = std::move(out);
 }
 
 // Pieces that follow one another in their file become one text again.
 std::vector<CorpusSample::Kept> CorpusSample::JoinPieces(std::vector<Kept> kept) const {
-  std::stable_sort(kept.begin(), kept.end(), [](const Kept& a, const Kept& b) {
-    return std::pair(a.document, a.offset) < std::pair(b.document, b.offset);
-  });
+  const auto place = [](const Kept& k) {
+    return std::pair(k.is_piece() ? k.documents.front() : -1, k.offset);
+  };
+  std::stable_sort(kept.begin(), kept.end(),
+                   [&](const Kept& a, const Kept& b) { return place(a) < place(b); });
   std::vector<Kept> out;
   for (Kept& k : kept) {
-    if (k.document >= 0 && !out.empty() && out.back().document == k.document &&
-        out.back().offset + out.back().raw_bytes == k.offset) {
+    if (k.is_piece() && !out.empty() &&
+        place(k) == std::pair(place(out.back()).first, out.back().offset + out.back().raw_bytes)) {
       out.back().item.text += k.item.text;
       out.back().raw_bytes += k.raw_bytes;
       continue;
     }
-    if (k.document >= 0) {
-      k.item.name = documents_[k.document];
+    if (k.is_piece()) {
+      k.item.name = documents_[static_cast<size_t>(k.documents.front())].name;
       if (k.offset > 0) k.item.name += StrCat(", from byte ", k.offset);
     }
     out.push_back(std::move(k));
   }
   for (Kept& k : out) {
-    if (k.document >= 0) k.content = HashOf(k.item.text);
+    if (k.is_piece()) k.content = HashOf(k.item.text);
   }
   return out;
 }
 
-void CorpusSample::SplitOne(std::vector<Kept> kept, std::vector<Kept>* calibration,
-                            std::vector<Kept>* held_out, CorpusReport* report) const {
-  if (kept.size() == 1 && kept[0].document < 0) {
-    report->notes.push_back("there is one request only: nothing is held out");
-    *calibration = std::move(kept);
-    return;
-  }
-  int64_t total = 0;
-  for (const Kept& k : kept) total += static_cast<int64_t>(k.item.bytes());
+void CorpusSample::SplitDocument(std::vector<Kept> kept, std::vector<Kept>* calibration,
+                                 std::vector<Kept>* held_out, CorpusReport* report) const {
+  const int64_t total = documents_[static_cast<size_t>(kept[0].documents.front())].raw_bytes;
   const int64_t gap = std::min(kMaxGapBytes, total / 20);
   const int64_t end =
       static_cast<int64_t>((1 - options_.held_out_share) * static_cast<double>(total)) - gap / 2;
-  // Cuts of one text, at a line if one ends nearby.
-  const auto cut_at = [](const std::string& text, int64_t at) {
-    if (at <= 0) return size_t{0};
-    size_t pos = std::min(static_cast<size_t>(at), text.size());
-    const size_t line = text.find('\n', pos);
-    if (line != std::string::npos && line < pos + 1024) pos = line + 1;
-    while (pos < text.size() && (static_cast<uint8_t>(text[pos]) & 0xC0) == 0x80) ++pos;
-    return pos;
-  };
-  int64_t before = 0;
   for (Kept& k : kept) {
-    const std::string text = k.item.text;
-    const size_t first = before < end ? cut_at(text, end - before) : 0;
-    const size_t second = before + static_cast<int64_t>(text.size()) > end + gap
-                              ? cut_at(text, end + gap - before)
-                              : text.size();
-    before += static_cast<int64_t>(text.size());
+    const std::string text = std::move(k.item.text);
+    // Where a place of the file stands in the text: in an atom as far as in the file, at a line if
+    // one ends nearby.
+    const auto cut_at = [&](int64_t place) {
+      if (place <= k.offset) return size_t{0};
+      size_t a = k.atoms.size() - 1;
+      while (k.atoms[a].first > place) --a;
+      const bool is_last = a + 1 == k.atoms.size();
+      const size_t first = k.atoms[a].second, last = is_last ? text.size() : k.atoms[a + 1].second;
+      const int64_t raw =
+          (is_last ? k.offset + k.raw_bytes : k.atoms[a + 1].first) - k.atoms[a].first;
+      const double share = static_cast<double>(place - k.atoms[a].first) / static_cast<double>(raw);
+      if (share >= 1) return text.size();
+      size_t pos = first + static_cast<size_t>(share * static_cast<double>(last - first));
+      const size_t line = text.find('\n', pos);
+      if (line < std::min(pos + 1024, last)) pos = line + 1;
+      while (pos < text.size() && (static_cast<uint8_t>(text[pos]) & 0xC0) == 0x80) ++pos;
+      return pos;
+    };
     const auto take = [&](size_t from, size_t to, std::vector<Kept>* part) {
       if (to <= from) return;
       Kept copy = k;
       copy.item.text = text.substr(from, to - from);
-      copy.content = HashOf(copy.item.text);
+      const int64_t behind = k.offset + k.raw_bytes;
+      copy.offset = from == 0 ? k.offset : end + gap;
+      copy.raw_bytes = (to == text.size() ? behind : end) - copy.offset;
       part->push_back(std::move(copy));
     };
+    const size_t first = cut_at(end);
     take(0, first, calibration);
-    take(std::max(first, second), text.size(), held_out);
+    take(std::max(first, cut_at(end + gap)), text.size(), held_out);
   }
   report->notes.push_back(
       StrCat("there is one document only: its end is held out, ", gap,
@@ -308,64 +328,72 @@ void CorpusSample::SplitOne(std::vector<Kept> kept, std::vector<Kept>* calibrati
              "be higher"));
 }
 
-void CorpusSample::Split(std::vector<Kept> kept, Corpus* corpus) {
-  std::vector<Kept> calibration, held_out;
-  struct Unit {
-    uint64_t order = UINT64_MAX;
-    int64_t bytes = 0;
-  };
-  std::map<int, Unit> units;
-  const auto count_units = [&] {
-    units.clear();
-    for (const Kept& k : kept) {
-      Unit& u = units[k.unit];
-      u.bytes += static_cast<int64_t>(k.item.bytes());
-      u.order = std::min(u.order, Mix(k.content, options_.seed + 1));
-    }
-  };
-  count_units();
-  if (units.size() == 1 && kept.size() > 1 && kept[0].document < 0 && options_.held_out_share > 0) {
-    corpus->report.notes.push_back(
-        "all requests begin alike: the parts share no request, but how requests begin");
-    for (size_t i = 0; i < kept.size(); ++i) kept[i].unit = static_cast<int>(i);
-    count_units();
+// A piece that documents of both sides have is nothing new to the calibration.
+bool CorpusSample::IsHeldOut(const Kept& kept) const {
+  if (!kept.is_piece()) return divider_.IsHeldOut(kept.identity);
+  return std::all_of(kept.documents.begin(), kept.documents.end(), [&](int d) {
+    return divider_.IsHeldOut(documents_[static_cast<size_t>(d)].identity);
+  });
+}
+
+// Leaves those with the smallest keys, up to so many bytes, but one at least.
+void CorpusSample::Trim(int64_t max_bytes, std::vector<Kept>* side) {
+  std::stable_sort(side->begin(), side->end(),
+                   [](const Kept& a, const Kept& b) { return a.key < b.key; });
+  int64_t bytes = 0;
+  std::vector<Kept> out;
+  for (Kept& k : *side) {
+    if (bytes + BytesOf(k) > max_bytes) continue;
+    bytes += BytesOf(k);
+    out.push_back(std::move(k));
   }
+  if (out.empty() && !side->empty()) {
+    out.push_back(std::move(*std::min_element(
+        side->begin(), side->end(), [](auto& a, auto& b) { return BytesOf(a) < BytesOf(b); })));
+    Kept& k = out.front();
+    if (k.is_piece()) {
+      auto cut = static_cast<size_t>(std::max<int64_t>(max_bytes, 1));
+      while (cut < k.item.text.size() && (static_cast<uint8_t>(k.item.text[cut]) & 0xC0) == 0x80) {
+        ++cut;
+      }
+      k.item.text.resize(std::min(cut, k.item.text.size()));
+    }
+  }
+  *side = std::move(out);
+}
+
+void CorpusSample::Divide(std::vector<Kept> kept, Corpus* corpus) {
+  CorpusReport& report = corpus->report;
+  divider_.Decide(options_.held_out_share, options_.seed);
+  std::vector<Kept> calibration, held_out;
   if (options_.held_out_share <= 0) {
     calibration = std::move(kept);
-  } else if (units.size() == 1) {
-    SplitOne(std::move(kept), &calibration, &held_out, &corpus->report);
+  } else if (divider_.is_one() && kept[0].is_piece()) {
+    SplitDocument(std::move(kept), &calibration, &held_out, &report);
+  } else if (divider_.is_one()) {
+    report.notes.push_back("there is one request only: nothing is held out");
+    calibration = std::move(kept);
   } else {
-    std::vector<std::pair<int, Unit>> order(units.begin(), units.end());
-    std::sort(order.begin(), order.end(),
-              [](const auto& a, const auto& b) { return a.second.order < b.second.order; });
-    double total = 0;
-    for (const auto& [id, unit] : order) total += static_cast<double>(unit.bytes);
-    const double target = options_.held_out_share * total;
-    double held = 0;
-    std::set<int> chosen;
-    for (const auto& [id, unit] : order) {
-      // A unit that overshoots is left to the other part; a smaller one may still fit.
-      if (held >= target || held + static_cast<double>(unit.bytes) > 1.2 * target) continue;
-      held += static_cast<double>(unit.bytes);
-      chosen.insert(id);
-    }
-    if (chosen.empty()) {
-      const auto least = std::min_element(order.begin(), order.end(), [](auto& a, auto& b) {
-        return a.second.bytes < b.second.bytes;
-      });
-      chosen.insert(least->first);
-      held = static_cast<double>(least->second.bytes);
-    }
-    if (held < target / 2 || held > 2 * target) {
-      corpus->report.notes.push_back(
-          StrCat("the held-out part has ", static_cast<int64_t>(100 * held / total + 0.5),
-                 " % of the bytes: documents and conversations are not divided"));
-    }
-    for (Kept& k : kept) {
-      const bool is_held = chosen.contains(k.unit);
-      (is_held ? held_out : calibration).push_back(std::move(k));
-    }
+    if (!divider_.note().empty()) report.notes.push_back(divider_.note());
+    for (Kept& k : kept) (IsHeldOut(k) ? held_out : calibration).push_back(std::move(k));
   }
+  const auto bytes_of = [](const std::vector<Kept>& side) {
+    int64_t bytes = 0;
+    for (const Kept& k : side) bytes += BytesOf(k);
+    return bytes;
+  };
+  // What is asked for of both parts by their share, and what one of them lacks of the other.
+  const int64_t held_bytes = bytes_of(held_out), other_bytes = bytes_of(calibration);
+  const size_t before = held_out.size() + calibration.size();
+  if (held_bytes + other_bytes > budget_bytes_) {
+    const auto share =
+        static_cast<int64_t>(options_.held_out_share * static_cast<double>(budget_bytes_));
+    Trim(std::max(share, budget_bytes_ - other_bytes), &held_out);
+    Trim(std::max(budget_bytes_ - share, budget_bytes_ - held_bytes), &calibration);
+  }
+  not_sampled_ += static_cast<int64_t>(before - held_out.size() - calibration.size());
+  calibration = JoinPieces(std::move(calibration));
+  held_out = JoinPieces(std::move(held_out));
   const auto fill = [&](std::vector<Kept>* part, std::vector<CorpusItem>* items,
                         CorpusPart* counts) {
     std::stable_sort(part->begin(), part->end(), [&](const Kept& a, const Kept& b) {
@@ -373,14 +401,21 @@ void CorpusSample::Split(std::vector<Kept> kept, Corpus* corpus) {
     });
     for (Kept& k : *part) {
       counts->bytes += static_cast<int64_t>(k.item.bytes());
-      ++(k.document >= 0 ? counts->texts : counts->requests);
+      ++(k.is_piece() ? counts->texts : counts->requests);
       counts->with_answer += k.item.answer.has_value();
       items->push_back(std::move(k.item));
     }
   };
-  CorpusReport& report = corpus->report;
   fill(&calibration, &corpus->calibration, &report.calibration);
   fill(&held_out, &corpus->held_out, &report.held_out);
+  const double total =
+      static_cast<double>(report.calibration.bytes) + static_cast<double>(report.held_out.bytes);
+  const double share = static_cast<double>(report.held_out.bytes) / std::max(1.0, total);
+  if (!divider_.is_one() &&
+      (share < options_.held_out_share / 2 || share > 2 * options_.held_out_share)) {
+    report.notes.push_back(StrCat("the held-out part has ", static_cast<int64_t>(100 * share + 0.5),
+                                  " % of the bytes: documents and conversations are not divided"));
+  }
   for (const CorpusItem& item : corpus->calibration) {
     report.calibration_hash = HashItem(item, report.calibration_hash);
   }
@@ -389,7 +424,15 @@ void CorpusSample::Split(std::vector<Kept> kept, Corpus* corpus) {
 }
 
 void CorpusSample::Finish(Corpus* corpus) {
+  EndDocument();
   std::vector<Kept> kept;
+  // Documents of which nothing else is left.
+  for (Document& d : documents_) {
+    if (d.least.is_piece() && !groups_.contains(d.least.key)) {
+      --not_sampled_;
+      groups_[d.least.key].members.push_back(std::move(d.least));
+    }
+  }
   for (auto& [key, group] : groups_) {
     for (Kept& k : group.members) kept.push_back(std::move(k));
   }
@@ -397,8 +440,8 @@ void CorpusSample::Finish(Corpus* corpus) {
   DropSharedPrefixes(&kept);
   corpus->report.duplicates = duplicates_;
   corpus->report.shared_prefix = shared_prefix_;
+  if (!kept.empty()) Divide(std::move(kept), corpus);
   corpus->report.not_sampled = not_sampled_;
-  if (!kept.empty()) Split(JoinPieces(std::move(kept)), corpus);
 }
 
 }  // namespace tq

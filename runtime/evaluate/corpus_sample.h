@@ -1,16 +1,19 @@
-// What is kept of a log while it streams by, and how it is divided: the inner half of corpus.h.
+// What is kept of a log while it streams by: the inner half of corpus.h.
 //
 // Conversations are kept by the smallest hashes of how they begin, pieces of text by the smallest
 // hashes of themselves, as long as all of them fit a number of bytes. So every conversation has the
-// same chance, however often it was logged, and what is kept does not depend on chance.
+// same chance, however often it was logged, and what is kept does not depend on chance. The sides
+// are those of corpus_divide.h, which do not depend on what is kept.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/evaluate/corpus.h"
+#include "runtime/evaluate/corpus_divide.h"
 
 namespace tq {
 
@@ -21,14 +24,16 @@ class CorpusSample {
  public:
   explicit CorpusSample(const CorpusOptions& options);
 
-  // False: a request of these texts would not be kept, as the sample is by now; it is counted.
+  // To be called for every request. False: it would not be kept, as the sample is by now; it is
+  // counted.
   bool Wants(const CorpusItem& item);
   // False: the item alone is larger than everything that may be kept.
   bool AddRequest(CorpusItem item);
-  // A file of text; the pieces that follow are its parts, at increasing offsets.
+  // A file of text; the atoms that follow are its parts, at increasing offsets.
   void BeginDocument(const std::string& name);
-  // `offset`, `raw_bytes`: where the piece lies in the file, whatever was redacted in it.
-  bool AddPiece(std::string text, int64_t offset, int64_t raw_bytes);
+  // `offset`, `raw_bytes`: where the atom lies in the file, whatever was redacted in it. Atoms must
+  // not depend on options: a single document is divided between two of them, or in one.
+  void AddAtom(const std::string& text, int64_t offset, int64_t raw_bytes);
 
   // Drops what begins like something longer, divides the rest, fills the two parts of *corpus and
   // the counts of its report. The last call.
@@ -37,33 +42,50 @@ class CorpusSample {
  private:
   struct Kept {
     CorpusItem item;
-    uint64_t content = 0;  // hash of the text without system messages
-    int document = -1;     // of a piece
+    CorpusIdentity identity;     // of a request
+    uint64_t content = 0;        // hash of the text without system messages
+    uint64_t key = 0;            // the smallest are kept
+    std::vector<int> documents;  // of a piece, that have it; the first read stands in front
     int64_t offset = 0;
     int64_t raw_bytes = 0;  // of a piece in its file
-    int unit = 0;           // what must stay on one side
+    std::vector<std::pair<int64_t, size_t>>
+        atoms;  // its atoms begin there: in the file, in the text
+    bool is_piece() const { return !documents.empty(); }
+  };
+  struct Document {
+    std::string name;
+    CorpusIdentity identity;
+    int64_t raw_bytes = 0;
+    int64_t num_atoms = 0;
+    Kept least;  // its piece with the smallest key: kept whatever else is, as long as they are few
   };
   struct Group {
     std::vector<Kept> members;
   };
 
   static int64_t BytesOf(const Kept& kept);
-  uint64_t KeyOf(const CorpusItem& item, uint64_t content) const;
-  void Add(uint64_t key, Kept kept);
+  uint64_t KeyOf(const CorpusItem& item) const;
+  void EndPiece();
+  void EndDocument();
+  void Add(Kept kept);
   void Evict();
   void DropSharedPrefixes(std::vector<Kept>* kept);
   std::vector<Kept> JoinPieces(std::vector<Kept> kept) const;
-  void Split(std::vector<Kept> kept, Corpus* corpus);
-  // One document, or one request: nothing else can be held out.
-  void SplitOne(std::vector<Kept> kept, std::vector<Kept>* calibration, std::vector<Kept>* held_out,
-                CorpusReport* report) const;
+  // Of a single document the end is held out, behind a gap.
+  void SplitDocument(std::vector<Kept> kept, std::vector<Kept>* calibration,
+                     std::vector<Kept>* held_out, CorpusReport* report) const;
+  bool IsHeldOut(const Kept& kept) const;
+  void Divide(std::vector<Kept> kept, Corpus* corpus);
+  static void Trim(int64_t max_bytes, std::vector<Kept>* side);
 
   const CorpusOptions& options_;
-  int64_t budget_bytes_, kept_bytes_ = 0;
+  CorpusDivider divider_;
+  int64_t budget_bytes_, stream_bytes_, kept_bytes_ = 0;
+  size_t atoms_of_piece_;
   uint64_t limit_ = UINT64_MAX;       // keys from here on are not kept
   std::map<uint64_t, Group> groups_;  // by key
-  std::vector<std::string> documents_;
-  std::vector<int> document_root_;  // documents that share a piece are one
+  std::vector<Document> documents_;
+  Kept piece_;  // that grows
   int64_t duplicates_ = 0, shared_prefix_ = 0, not_sampled_ = 0;
 };
 

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "runtime/evaluate/fakes_for_test.h"
@@ -279,6 +280,132 @@ TEST_F(CorpusTest, OfOneDocumentTheEndIsHeldOutBehindAGap) {
   CorpusOptions whole = Options({Write("one.txt", text)});
   whole.held_out_share = 0;
   EXPECT_EQ(Read(whole).calibration[0].text, text);
+}
+
+// The side of everything that was kept: what stands on both, or moves when `options` change, is
+// what a calibration must not have seen.
+std::map<std::string, bool> Sides(const Corpus& corpus) {
+  std::map<std::string, bool> held_out;
+  const auto add = [&](const std::vector<CorpusItem>& items, bool is_held) {
+    for (const CorpusItem& item : items) {
+      const std::string what = item.messages.empty() ? item.text : item.messages[0].content;
+      EXPECT_TRUE(held_out.emplace(what, is_held).second) << item.name << " stands on both sides";
+    }
+  };
+  add(corpus.calibration, false);
+  add(corpus.held_out, true);
+  return held_out;
+}
+
+TEST_F(CorpusTest, ARequestStaysOnItsSideWhateverIsKeptAndInWhateverOrder) {
+  // Behind one template, which is no reason to put all of them on one side; of every length.
+  const std::string letter =
+      "Answer this letter politely and in no more than three sentences. " + std::string(250, '-');
+  std::string first, second;
+  for (int i = 0; i < 600; ++i) {
+    const std::string line = Chat({letter + Words(i + 1, 1000 + 10 * (i % 50))});
+    (i % 3 == 0 ? first : second) += line;
+  }
+  // A document that is asked about four times.
+  for (int i = 0; i < 4; ++i) second += Chat({Words(7777, 3000) + StrCat(" Question ", i)}, "yes");
+  CorpusOptions options = Options({Write("a.jsonl", first), Write("b.jsonl", second)});
+  options.shared_prefix = 1;
+  const Corpus whole = Read(options);
+  const std::map<std::string, bool> sides = Sides(whole);
+  EXPECT_EQ(sides.size(), 604u);
+  const double share =
+      static_cast<double>(whole.report.held_out.bytes) /
+      static_cast<double>(whole.report.held_out.bytes + whole.report.calibration.bytes);
+  EXPECT_NEAR(share, 0.25, 0.06);
+  std::set<bool> about_one_document;
+  for (const auto& [text, held] : sides) {
+    if (text.find(" Question ") != std::string::npos) about_one_document.insert(held);
+  }
+  EXPECT_EQ(about_one_document.size(), 1u);
+
+  for (const int64_t max_tokens : {400, 2000, 30000, 100000}) {
+    for (const int64_t context : {512, 8192}) {
+      CorpusOptions small = options;
+      small.max_tokens = max_tokens;
+      small.context_len = context;
+      std::swap(small.paths[0], small.paths[1]);
+      const Corpus corpus = Read(small);
+      EXPECT_FALSE(corpus.calibration.empty()) << max_tokens;
+      EXPECT_FALSE(corpus.held_out.empty()) << max_tokens;
+      for (const auto& [text, held] : Sides(corpus)) EXPECT_EQ(held, sides.at(text));
+    }
+  }
+}
+
+TEST_F(CorpusTest, FewDocumentsGiveBothSidesAndKeepThemUnderAnyBudget) {
+  for (int i = 0; i < 3; ++i) Write(StrCat("docs/", i), Words(i + 1, 10000 + 300000 * i));
+  // A later state of a document, and a copy.
+  Write("docs/later", Words(3, 610000) + Words(9, 50000));
+  Write("docs/copy", Words(2, 310000));
+  CorpusOptions options = Options({(folder_ / "docs").string()});
+  const auto document_of = [](const CorpusItem& item) {
+    return item.name.substr(0, item.name.find(','));
+  };
+  std::map<std::string, bool> sides;
+  const Corpus whole = Read(options);
+  for (const auto* part : {&whole.calibration, &whole.held_out}) {
+    for (const CorpusItem& item : *part) sides[document_of(item)] = part == &whole.held_out;
+  }
+  EXPECT_EQ(sides.size(), 4u);
+  EXPECT_EQ(sides.at((folder_ / "docs/2").string()), sides.at((folder_ / "docs/later").string()));
+  for (const int64_t max_tokens : {1000, 5000, 20000, 80000}) {
+    options.max_tokens = max_tokens;
+    const Corpus corpus = Read(options);
+    EXPECT_LE(corpus.report.calibration.bytes + corpus.report.held_out.bytes, 8 * max_tokens);
+    ASSERT_FALSE(corpus.calibration.empty()) << max_tokens;
+    ASSERT_FALSE(corpus.held_out.empty()) << max_tokens;
+    for (const CorpusItem& item : corpus.calibration) EXPECT_FALSE(sides.at(document_of(item)));
+    for (const CorpusItem& item : corpus.held_out) EXPECT_TRUE(sides.at(document_of(item)));
+  }
+}
+
+// Where its parts lie in the file does not depend on how much of it is kept.
+TEST_F(CorpusTest, ASingleDocumentIsCutAtOnePlaceUnderAnyBudget) {
+  const std::string text = Words(1, 900000);
+  CorpusOptions options = Options({Write("one.txt", text)});
+  options.redactions = {{"[a-d]{2,}", "<>"}};  // texts are shorter than the file, not evenly
+  const Corpus whole = Read(options);
+  ASSERT_EQ(whole.calibration.size(), 1u);
+  ASSERT_EQ(whole.held_out.size(), 1u);
+  for (const int64_t max_tokens : {300, 3000, 20000, 90000}) {
+    for (const int64_t context : {512, 8192}) {
+      options.max_tokens = max_tokens;
+      options.context_len = context;
+      const Corpus corpus = Read(options);
+      ASSERT_FALSE(corpus.calibration.empty());
+      ASSERT_FALSE(corpus.held_out.empty());
+      for (const CorpusItem& item : corpus.calibration) {
+        EXPECT_NE(whole.calibration[0].text.find(item.text), std::string::npos) << item.name;
+      }
+      for (const CorpusItem& item : corpus.held_out) {
+        EXPECT_NE(whole.held_out[0].text.find(item.text), std::string::npos) << item.name;
+      }
+    }
+  }
+}
+
+TEST_F(CorpusTest, RequestsThatAllBeginAlikeAreDividedAllTheSame) {
+  std::string log;
+  const std::string one = Words(5, 2000);
+  for (int i = 0; i < 12; ++i) log += Chat({one + Words(100 + i, 300)});
+  CorpusOptions options = Options({Write("a.jsonl", log)});
+  options.shared_prefix = 1;
+  const Corpus corpus = Read(options);
+  EXPECT_EQ(corpus.calibration.size() + corpus.held_out.size(), 12u);
+  EXPECT_GE(corpus.held_out.size(), 2u);
+  EXPECT_LE(corpus.held_out.size(), 4u);
+  ASSERT_EQ(corpus.report.notes.size(), 1u);
+  EXPECT_EQ(corpus.report.notes[0].rfind("all requests begin alike", 0), 0u);
+
+  const Corpus single = Read(Options({Write("b.jsonl", Chat({one}))}));
+  EXPECT_EQ(single.calibration.size(), 1u);
+  EXPECT_EQ(single.report.notes,
+            std::vector<std::string>{"there is one request only: nothing is held out"});
 }
 
 // A log far larger than what may be kept: a sample of it, within the bound.

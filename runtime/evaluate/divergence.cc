@@ -206,6 +206,9 @@ class Measurement {
         lane.result->kld.Add(s.kld);
         if (options_.keep_scores) lane.result->scores.push_back(s);
       }
+      if (options_.on_scores) {
+        options_.on_scores(static_cast<size_t>(lane.result - results_.data()), lane.scores);
+      }
     }
     return OkStatus();
   }

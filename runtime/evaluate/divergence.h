@@ -37,6 +37,9 @@ struct DivergenceOptions {
   bool score_last = true;
   // StreamScores::scores; without them memory does not grow with the text.
   bool keep_scores = true;
+  // Of a candidate (its index), chunk by chunk as they come: each candidate's windows in order, and
+  // of each chunk the candidates in order.
+  std::function<void(size_t candidate, std::span<const PositionScore>)> on_scores;
   bool head_cosine = false;    // StreamScores::head_cosine; models must have equal shapes
   ThreadPool* pool = nullptr;  // compares rows; the results are the same without
   ProgressSink progress;       // tokens through all streams together

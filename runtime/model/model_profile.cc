@@ -131,6 +131,11 @@ bool IsOurEngineConfig(const Json& root) {
   return producer.is_object() && producer.value("name", Json()) == Json("turboquant");
 }
 
+Status CheckRights(const std::string& folder, const std::string& way_out) {
+  if (::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) == 0) return OkStatus();
+  return Unavailable("cannot write into '", folder, "': ", std::strerror(errno), "; ", way_out);
+}
+
 Status CheckFolder(const std::string& folder, const std::string& config,
                    const std::string& way_out) {
   struct stat st {};
@@ -153,10 +158,7 @@ Status CheckFolder(const std::string& folder, const std::string& config,
     }
     in_cache |= part.string().starts_with("models--");
   }
-  if (::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
-    return Unavailable("cannot write into '", folder, "': ", std::strerror(errno), "; ", way_out);
-  }
-  return OkStatus();
+  return CheckRights(folder, way_out);
 }
 
 // A config without what a profile puts into it.
@@ -272,16 +274,17 @@ Result<std::optional<Profile>> ProfileInGguf(const GgufFile& file) {
   return std::optional<Profile>(std::move(profile));
 }
 
+// The file with a profile that is made of this one.
+std::string GgufWithProfile(std::string path) {
+  if (path.ends_with(".gguf")) path.resize(path.size() - std::string_view(".gguf").size());
+  return path + ".turboquant.gguf";
+}
+
 Result<WrittenProfile> WriteIntoGguf(const GgufFile& file, const Profile& profile,
                                      const std::string& out_path, const std::string& way_out,
                                      const ProgressSink& progress) {
   WrittenProfile out;
-  out.path = out_path;
-  if (out.path.empty()) {
-    out.path = file.path();
-    if (out.path.ends_with(".gguf")) out.path.resize(out.path.size() - 5);
-    out.path += ".turboquant.gguf";
-  }
+  out.path = out_path.empty() ? GgufWithProfile(file.path()) : out_path;
   GgufMetadata metadata = GgufMetadata::Of(file);
   metadata.Text("turboquant.version", StrCat(kProfileMajor, ".", kProfileMinor));
   metadata.Text(kJsonOfGguf, profile.ToJson());
@@ -294,6 +297,11 @@ Result<WrittenProfile> WriteIntoGguf(const GgufFile& file, const Profile& profil
   }
   TQ_RETURN_IF_ERROR(CopyGguf(file, metadata, out.path, progress).WithContext(way_out));
   return out;
+}
+
+std::string WayOut(const std::string& model_path) {
+  return "keep the profile beside the model, as '" + ProfileBeside(model_path) +
+         "', where it is found as well";
 }
 
 }  // namespace
@@ -347,11 +355,18 @@ Result<std::optional<ModelProfile>> FindModelProfile(const std::string& model_pa
   return std::optional<ModelProfile>(std::move(out));
 }
 
+Status CheckProfileGoesInto(const std::string& model_path) {
+  const std::string way_out = WayOut(model_path);
+  if (IsDirectory(model_path)) {
+    return CheckFolder(model_path, model_path + "/config.json", way_out);
+  }
+  const fs::path folder = fs::path(GgufWithProfile(model_path)).parent_path();
+  return CheckRights(folder.empty() ? "." : folder.string(), way_out);
+}
+
 Result<WrittenProfile> WriteProfileInto(const std::string& model_path, const Profile& profile,
                                         const std::string& out_path, const ProgressSink& progress) {
-  const std::string beside = ProfileBeside(model_path);
-  const std::string way_out =
-      "keep the profile beside the model, as '" + beside + "', where it is found as well";
+  const std::string way_out = WayOut(model_path);
   if (IsDirectory(model_path) && !out_path.empty()) {
     return InvalidArgument("'", model_path, "' is a folder, whose config.json is changed; '",
                            out_path, "' goes with a GGUF file");

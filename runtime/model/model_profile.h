@@ -35,6 +35,10 @@ struct WrittenProfile {
   std::vector<std::string> notes;
 };
 
+// Whether WriteProfileInto may write there, as far as that is known without a profile: its errors,
+// before hours of work.
+Status CheckProfileGoesInto(const std::string& model_path);
+
 // Puts `profile` into the model. Of a folder: the key "turboquant" of config.json and a file of
 // tensors beside it; every other byte stays, and the file as it was is kept as config.json.bak
 // (.bak.1 ... where another file has that name). Engines that read kv_cache_quantized_layers get

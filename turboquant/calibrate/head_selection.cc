@@ -76,7 +76,7 @@ std::string FormatIndexList(const std::vector<int>& indices) {
     while (last + 1 < indices.size() && indices[last + 1] == indices[last] + 1) ++last;
     if (!out.empty()) out += ",";
     out += std::to_string(indices[i]);
-    if (last > i) out += "-" + std::to_string(indices[last]);
+    if (last > i) out.append("-").append(std::to_string(indices[last]));
     i = last + 1;
   }
   return out;

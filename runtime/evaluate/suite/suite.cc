@@ -35,6 +35,19 @@ std::string Verdict(const SuiteResult& r) {
   return out;
 }
 
+// "It took 312 s: generate 120 s, needle 192 s."
+std::string Times(const SuiteResult& r) {
+  double total = 0;
+  std::string parts;
+  for (const SuiteResult::Step& step : r.steps) {
+    if (step.outcome.document.is_null()) continue;
+    total += step.seconds;
+    parts +=
+        fmt::format("{}{} {:.0f} s", parts.empty() ? "" : ", ", step.outcome.name, step.seconds);
+  }
+  return parts.empty() ? "" : fmt::format("It took {:.0f} s: {}.", total, parts);
+}
+
 // What to look at when something failed, beside the check itself.
 std::string VerdictSection(const SuiteResult& r) {
   std::string out = fmt::format("<p class=\"verdict {}\">{}</p>\n",
@@ -43,19 +56,22 @@ std::string VerdictSection(const SuiteResult& r) {
                                                      : "muted",
                                 EscapeHtml(Verdict(r) + "."));
   out +=
-      "<div class=\"card\"><div class=\"scroll\"><table class=\"checks\"><thead><tr><th>Check</th>"
-      "<th>Result</th><th>What was found</th><th>Why it is asked</th></tr></thead><tbody>\n";
+      "<div class=\"card\"><div class=\"scroll\"><table class=\"checks\"><thead><tr>"
+      "<th>What is asked</th><th>Result</th><th>What was found</th></tr></thead><tbody>\n";
   for (const GateCheck& check : r.checks) {
     const StateWords words = WordsOf(check.state);
-    out +=
-        fmt::format("<tr><td>{}: {}</td><td class=\"{}\">{}</td><td>{}</td><td>{}</td></tr>\n",
-                    EscapeHtml(check.bound.evaluation), EscapeHtml(check.bound.path), words.style,
-                    words.word, EscapeHtml(check.text), EscapeHtml(check.bound.why));
+    const std::string key = check.bound.evaluation + ": " + check.bound.path;
+    const bool has_words = !check.bound.why.empty();
+    out += fmt::format("<tr><td>{}{}</td><td class=\"{}\">{}</td><td>{}</td></tr>\n",
+                       EscapeHtml(has_words ? check.bound.why : key),
+                       has_words ? "<br><span class=\"note\">" + EscapeHtml(key) + "</span>" : "",
+                       words.style, words.word, EscapeHtml(check.text));
   }
   out +=
       "</tbody></table></div><p class=\"note\">A check is skipped where the plain model itself "
       "fails, or where the evaluation was left out: it says nothing about the "
       "candidate.</p></div>\n";
+  if (const std::string times = Times(r); !times.empty()) out += SectionText(times);
   for (const SuiteResult::Step& step : r.steps) {
     if (step.outcome.document.is_null()) {
       out += SectionText(step.outcome.name + " was left out: " + step.outcome.skipped + ".");
@@ -143,7 +159,8 @@ std::string SuiteText(const SuiteResult& r) {
     out +=
         fmt::format("{:8}{}: {}\n", WordsOf(check.state).word, check.bound.evaluation, check.text);
   }
-  return out + "\n" + Verdict(r) + ".\n";
+  const std::string times = Times(r);
+  return out + "\n" + Verdict(r) + ".\n" + times + (times.empty() ? "" : "\n");
 }
 
 }  // namespace tq

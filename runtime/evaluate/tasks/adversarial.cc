@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <iterator>
 #include <utility>
 
@@ -14,16 +15,27 @@
 namespace tq {
 namespace {
 
-constexpr int kDigits = 3;  // few, so that small models copy them
+constexpr int kDigits = 3;                 // few, so that small models copy them
+constexpr double kDistractorsDepth = 0.4;  // of a block of facts in the text
 
 constexpr TrialKind kKinds[] = {
-    {"near_duplicates", "codes of gates whose names differ in one word; one of them is asked for"},
-    {"contradictions", "half of the numbers are corrected later on; the valid one is asked for"},
-    {"distractors", "nothing but facts of one form; some are asked for"},
+    {"near_duplicates", "passwords of gates whose names differ in one word; each is asked for"},
+    {"contradictions", "half of the passwords are corrected later on; the valid one is asked for"},
+    {"distractors", "facts of one form stand close together; some are asked for"},
     {"copy_code", "one of several similar functions is copied, character by character"},
     {"copy_json", "one of several similar JSON records is copied, character by character"},
     {"patterns", "a long repeated list of words goes on, exactly"},
 };
+
+// What makes a level hard: how many look-alikes a text holds, as far as there is room, and whether
+// they are numbers, which small models find and then copy with a wrong digit.
+struct LevelSizes {
+  const char* name;
+  bool words;                        // of CommonNouns
+  size_t wings, colors, most_gates;  // near_duplicates: a password for each combination
+  size_t most_facts;                 // distractors
+};
+constexpr LevelSizes kLevels[] = {{"easy", true, 2, 2, 1, 12}, {"hard", false, 4, 2, 40, SIZE_MAX}};
 
 struct Maker {
   const Haystack& haystack;
@@ -31,6 +43,14 @@ struct Maker {
   std::vector<Trial>* trials;
 
   size_t count() const { return static_cast<size_t>(options.questions); }
+  const LevelSizes& level() const { return kLevels[static_cast<size_t>(options.level)]; }
+  // Passwords, no two the same.
+  std::vector<std::string> Values(FactMaker& facts, size_t values, int digits = kDigits) const {
+    if (level().words) return facts.Some(CommonNouns(), values);
+    std::vector<std::string> numbers;
+    while (numbers.size() < values) numbers.push_back(facts.Number(digits));
+    return numbers;
+  }
   // Tokens for the text when the longest of `questions` is put behind it.
   int64_t Room(const std::vector<Trial>& questions) const {
     int64_t longest = 0;
@@ -73,39 +93,37 @@ void SetWrong(std::vector<Trial>* questions, const std::vector<std::string>& val
 Status MakeNearDuplicates(const Maker& m, FactMaker& facts) {
   constexpr const char* kWings[] = {"north", "south", "east", "west"};
   constexpr const char* kColors[] = {"red", "blue"};
-  constexpr size_t kPerGate = std::size(kWings) * std::size(kColors);
+  const LevelSizes& level = m.level();
   // As many gates as there is room for in a quarter of the text.
-  const std::string sample = "The code of the red gate 10 in the north wing is 12345.\n";
+  const std::string sample = "The password of the red gate 10 in the north wing is 12345.\n";
   const auto room = static_cast<size_t>(m.options.length / 4 / m.haystack.Count(sample));
-  const size_t gates = std::clamp<size_t>(room / kPerGate, 1, 40);
-  std::vector<std::pair<std::string, std::string>> codes;
+  const size_t gates = std::clamp<size_t>(room / (level.wings * level.colors), 1, level.most_gates);
+  std::vector<std::string> primers;
   for (size_t gate = 0; gate < gates; ++gate) {
-    for (const char* wing : kWings) {
-      for (const char* color : kColors) {
-        codes.emplace_back(
-            fmt::format("The code of the {} gate {} in the {} wing is", color, 10 + gate, wing),
-            facts.Number(kDigits));
+    for (const char* wing : std::span(kWings).first(level.wings)) {
+      for (const char* color : std::span(kColors).first(level.colors)) {
+        primers.push_back(fmt::format("The password of the {} gate {} in the {} wing is", color,
+                                      10 + gate, wing));
       }
     }
   }
-  facts.Shuffle(&codes);
+  facts.Shuffle(&primers);
+  const std::vector<std::string> values = m.Values(facts, primers.size());
   std::vector<PlantedLine> planted;
-  std::vector<std::string> values;
-  for (size_t i = 0; i < codes.size(); ++i) {
-    planted.push_back({Depth(i, codes.size()), codes[i].first + " " + codes[i].second + "."});
-    values.push_back(codes[i].second);
+  for (size_t i = 0; i < primers.size(); ++i) {
+    planted.push_back({Depth(i, primers.size()), primers[i] + " " + values[i] + "."});
   }
   std::vector<Trial> questions;
-  const size_t asked = std::min(m.count(), codes.size());
+  const size_t asked = std::min(m.count(), primers.size());
   for (size_t i = 0; i < asked; ++i) {
-    const auto& [primer, code] = codes[i * codes.size() / asked];
+    const size_t at = i * primers.size() / asked;
     Trial t;
-    t.primer = primer;
+    t.primer = primers[at];
     t.question =
-        "Complete the sentence with the number from the text, and answer with the number "
+        "Complete the sentence with the password from the text, and answer with the password "
         "only: " +
-        primer + " ...";
-    t.expected = {code};
+        t.primer + " ...";
+    t.expected = {values[at]};
     questions.push_back(std::move(t));
   }
   SetWrong(&questions, values);
@@ -113,25 +131,25 @@ Status MakeNearDuplicates(const Maker& m, FactMaker& facts) {
 }
 
 Status MakeContradictions(const Maker& m, FactMaker& facts) {
-  const size_t count = std::min(m.count(), CityNames().size());
+  const size_t count = std::min(
+      {m.count(), CityNames().size(), m.level().words ? CommonNouns().size() / 2 : SIZE_MAX});
   std::vector<PlantedLine> planted;
   std::vector<Trial> questions;
   const std::vector<std::string> cities = facts.Some(CityNames(), count);
+  const std::vector<std::string> values = m.Values(facts, 2 * count);
   for (size_t i = 0; i < count; ++i) {
-    const std::string primer = "The special magic number for the city of " + cities[i] + " is";
-    const std::string first = facts.Number(kDigits), second = facts.Number(kDigits);
+    const std::string primer = "The password of the city of " + cities[i] + " is";
+    const std::string &first = values[2 * i], &second = values[2 * i + 1];
     planted.push_back({0.5 * Depth(i, count), primer + " " + first + "."});
     const bool corrected = i % 2 == 0;  // the others check that the first is still found
     if (corrected) {
       planted.push_back({0.6 + 0.35 * Depth(i, count),
-                         fmt::format("Correction: The special magic number for the city of {} is "
-                                     "{}. The earlier number was wrong.",
-                                     cities[i], second)});
+                         "Correction: " + primer + " " + second + ". The earlier one was wrong."});
     }
     Trial t;
     t.primer = "After all corrections: " + primer;
-    t.question = "What is the special magic number for the city of " + cities[i] +
-                 " after all corrections? Answer with the number only.";
+    t.question = "What is the password of the city of " + cities[i] +
+                 " after all corrections? Answer with the password only.";
     t.expected = {corrected ? second : first};
     if (corrected) t.wrong = {first};
     questions.push_back(std::move(t));
@@ -140,33 +158,42 @@ Status MakeContradictions(const Maker& m, FactMaker& facts) {
 }
 
 Status MakeDistractors(const Maker& m, FactMaker& facts) {
-  // Names of two words: enough for thousands of facts.
+  // Names of two words are enough for thousands of facts.
+  const size_t most = m.level().most_facts;
   const std::span<const char* const> nouns = CommonNouns();
   std::vector<std::string> names;
-  for (const char* a : nouns) {
-    for (const char* b : nouns) {
-      if (a != b) names.push_back(fmt::format("{}-{}", a, b));
+  if (most <= CityNames().size()) {
+    names = facts.Some(CityNames(), most);
+  } else {
+    for (const char* a : nouns) {
+      for (const char* b : nouns) {
+        if (a != b) names.push_back(fmt::format("{}-{}", a, b));
+      }
     }
+    facts.Shuffle(&names);
   }
-  facts.Shuffle(&names);
-  const auto fact = [](const std::string& name) { return "The value of " + name + " is"; };
-  Trial longest;
-  longest.primer = fact("whistle-feather");
-  longest.question = "What is the value of whistle-feather? Answer with the number only.";
-  const int64_t room = m.Room({longest});
-  std::string text;
-  std::vector<std::string> values;
-  // Numbers that are all different.
-  constexpr int64_t kFew = 400;
-  const int digits = room / m.haystack.Count(longest.primer) < kFew ? kDigits : 5;
-  for (int64_t used = 0; values.size() < names.size();) {
-    const std::string value = facts.Number(digits);
-    const std::string line = fact(names[values.size()]) + " " + value + ".\n";
-    used += m.haystack.Count(line);
+  const auto fact = [](const std::string& name) { return "The password of " + name + " is"; };
+  const auto ask = [&](const std::string& name) {
+    Trial t;
+    t.primer = fact(name);
+    t.question = "What is the password of " + name + "? Answer with the password only.";
+    return t;
+  };
+  const int64_t room = m.Room({ask("whistle-feather")});
+  // More than there is room for; as many different numbers.
+  constexpr size_t kFew = 400;
+  names.resize(std::min(
+      names.size(), static_cast<size_t>(std::max<int64_t>(room, 0) / m.haystack.Count(fact("")))));
+  std::vector<std::string> values =
+      m.Values(facts, names.size(), names.size() < kFew ? kDigits : 5);
+  std::vector<PlantedLine> planted;
+  for (int64_t used = 0; planted.size() < names.size();) {
+    const std::string line = fact(names[planted.size()]) + " " + values[planted.size()] + ".";
+    used += m.haystack.Count(line + "\n");
     if (used > room) break;
-    text += line;
-    values.push_back(value);
+    planted.push_back({kDistractorsDepth, line});
   }
+  values.resize(planted.size());
   if (values.empty()) {
     return InvalidArgument("a text of ", m.options.length,
                            " tokens holds no fact; use a longer "
@@ -176,15 +203,20 @@ Status MakeDistractors(const Maker& m, FactMaker& facts) {
   const size_t asked = std::min(m.count(), values.size());
   for (size_t i = 0; i < asked; ++i) {
     const size_t at = (2 * i + 1) * values.size() / (2 * asked);
-    Trial t;
-    t.primer = fact(names[at]);
-    t.question = "What is the value of " + names[at] + "? Answer with the number only.";
+    Trial t = ask(names[at]);
     t.expected = {values[at]};
     t.depth = Depth(at, values.size());
     questions.push_back(std::move(t));
   }
-  m.Add("distractors", std::move(text), std::move(questions));
-  return OkStatus();
+  SetWrong(&questions, values);
+  // Nothing but facts where they fill the text.
+  if (values.size() < names.size()) {
+    std::string text;
+    for (const PlantedLine& p : planted) text += p.line + "\n";
+    m.Add("distractors", std::move(text), std::move(questions));
+    return OkStatus();
+  }
+  return m.Plant("distractors", planted, std::move(questions));
 }
 
 // A text that begins with `head`, which the question gives, and goes on with `tail`.
@@ -227,12 +259,10 @@ Status MakeCopies(const Maker& m, FactMaker& facts, const char* kind, const char
     t.depth = planted.back().depth;
     t.rule = ScoreRule::kCopy;
     t.primer = begin;
-    // A primer that ends in a blank would split the next token.
-    std::string tail = block.tail;
-    while (t.primer.back() == ' ') {
-      t.primer.pop_back();
-      tail.insert(tail.begin(), ' ');
-    }
+    // White space belongs to the token that follows: a primer that ends in it would split that.
+    const size_t end = t.primer.find_last_not_of(" \n") + 1;
+    const std::string tail = t.primer.substr(end) + block.tail;
+    t.primer.resize(end);
     t.question = fmt::format(
         "Copy the {} {} from the text, character by character, on {}. Answer "
         "with it only.",
@@ -255,8 +285,9 @@ Status MakeCopyJson(const Maker& m, FactMaker& facts) {
 }
 
 Status MakePatterns(const Maker& m, FactMaker& facts) {
-  // One list of words again and again; the answer is the next words. Each question has a list of
-  // another length; texts are short, so that there can be many.
+  // One list of words again and again, with commas, without which small models begin to tell
+  // stories; the answer is the next words. Each question has a list of another length; texts are
+  // short, so that there can be many.
   constexpr size_t kNext = 12;
   for (size_t i = 0; i < m.count(); ++i) {
     const std::vector<std::string> words = facts.Some(CommonNouns(), 5 + 5 * (i % 6));
@@ -264,17 +295,17 @@ Status MakePatterns(const Maker& m, FactMaker& facts) {
     t.rule = ScoreRule::kCopy;
     t.question = fmt::format(
         "Which {} words come next in this list? Go on with exactly these words, "
-        "separated by blanks.",
+        "separated by commas.",
         kNext);
     const int64_t room = m.Room({t}) / 2;
     std::string text;
     size_t at = 0;
     const auto next = [&] {
-      const std::string blank = at == 0 ? "" : " ";
-      return blank + words[at++ % words.size()];
+      const std::string comma = at == 0 ? "" : ", ";
+      return comma + words[at++ % words.size()];
     };
     int64_t per_round = 0;
-    for (const std::string& word : words) per_round += m.haystack.Count(" " + word);
+    for (const std::string& word : words) per_round += m.haystack.Count(", " + word);
     // Ends somewhere inside a round.
     const auto steps =
         static_cast<size_t>(room / per_round) * words.size() - facts.Below(words.size());
@@ -286,7 +317,7 @@ Status MakePatterns(const Maker& m, FactMaker& facts) {
     for (size_t s = 0; s < steps; ++s) text += next();
     std::string expected;
     for (size_t s = 0; s < kNext; ++s) expected += next();
-    if (m.options.run.form == AskForm::kChat) expected.erase(0, 1);
+    if (m.options.run.form == AskForm::kChat) expected.erase(0, 2);
     t.max_tokens = static_cast<int>(m.haystack.Count(expected)) + 8;
     t.expected = {std::move(expected)};
     m.Add("patterns", std::move(text), {std::move(t)});
@@ -333,6 +364,7 @@ Result<AdversarialResult> RunAdversarial(Responder& baseline,
   TQ_ASSIGN_OR_RETURN(result.trials,
                       RunTrials(baseline, candidates, std::move(trials), options.run));
   result.text_name = options.text_name;
+  result.level = options.level;
   result.length = options.length;
   result.seed = options.seed;
   return result;
@@ -341,6 +373,7 @@ Result<AdversarialResult> RunAdversarial(Responder& baseline,
 nlohmann::ordered_json AdversarialJson(const AdversarialResult& result) {
   nlohmann::ordered_json j = {{"evaluation", "adversarial"},
                               {"text", result.text_name},
+                              {"level", kLevels[static_cast<size_t>(result.level)].name},
                               {"length", result.length},
                               {"seed", result.seed}};
   j.update(TrialsJson(result.trials));

@@ -15,10 +15,20 @@ namespace tq {
 // near_duplicates, contradictions, distractors, copy_code, copy_json, patterns.
 std::span<const TrialKind> AdversarialKinds();
 
+// How hard the kinds are. kEasy: fewer look-alikes, so that models of some hundred million weights
+// can do it and their caches can be told apart; kHard: as many as there is room for, for models
+// that get everything right otherwise.
+enum class AdversarialLevel { kEasy, kHard };
+// Small models are asked in primed form, and what answers in chats is asked the hard ones.
+inline AdversarialLevel DefaultLevel(AskForm form) {
+  return form == AskForm::kPrimed ? AdversarialLevel::kEasy : AdversarialLevel::kHard;
+}
+
 struct AdversarialOptions {
   std::vector<std::string> kinds;  // empty: all
-  int64_t length = 2048;           // tokens of the prompt
-  int questions = 10;              // of each kind
+  AdversarialLevel level = AdversarialLevel::kEasy;
+  int64_t length = 2048;  // tokens of the prompt
+  int questions = 10;     // of each kind
   uint64_t seed = 0;
   std::string text_name, text;  // what lies around the facts
   TrialOptions run;
@@ -26,6 +36,7 @@ struct AdversarialOptions {
 
 struct AdversarialResult {
   std::string text_name;
+  AdversarialLevel level = AdversarialLevel::kEasy;
   int64_t length = 0;
   std::vector<std::string> kinds;
   uint64_t seed = 0;

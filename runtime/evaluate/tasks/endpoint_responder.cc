@@ -150,6 +150,25 @@ Result<std::string> ReadKey(const std::string& variable, const std::string& url)
   return key;
 }
 
+// Where certificates of authorities are, as openssl and curl's own command read them; libcurl does
+// not by itself. nullptr: the library's own place.
+struct CertificatePlaces {
+  const char* file = Named("SSL_CERT_FILE");
+  const char* folder = Named("SSL_CERT_DIR");
+
+  static const char* Named(const char* variable) {
+    const char* value = std::getenv(variable);
+    return value != nullptr && *value != '\0' ? value : nullptr;
+  }
+  // What is set, for messages: "SSL_CERT_FILE is 'ca.pem'".
+  std::string ToString() const {
+    std::string out =
+        file == nullptr ? "SSL_CERT_FILE is not set" : StrCat("SSL_CERT_FILE is '", file, "'");
+    if (folder != nullptr) out += StrCat(", SSL_CERT_DIR is '", folder, "'");
+    return out;
+  }
+};
+
 bool IsWorthARetry(long http_status) {
   return http_status == 408 || http_status == 429 || http_status >= 500;
 }
@@ -230,6 +249,9 @@ Result<EndpointResponder::State::Answer> EndpointResponder::State::Attempt(
     curl_easy_setopt(c, CURLOPT_POSTFIELDS, body->data());
   }
   curl_easy_setopt(c, CURLOPT_ACCEPT_ENCODING, "");
+  const CertificatePlaces certificates;
+  if (certificates.file != nullptr) curl_easy_setopt(c, CURLOPT_CAINFO, certificates.file);
+  if (certificates.folder != nullptr) curl_easy_setopt(c, CURLOPT_CAPATH, certificates.folder);
   curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(c, CURLOPT_ERRORBUFFER, words);
   curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, OnBytes);
@@ -256,6 +278,15 @@ Result<EndpointResponder::State::Answer> EndpointResponder::State::Attempt(
       case CURLE_COULDNT_CONNECT:
         return Unavailable("cannot connect to ", url, ": ", why, "; is the server running there?");
       case CURLE_PEER_FAILED_VERIFICATION:
+        return Unavailable("no safe connection to ", url, ": ", why,
+                           "; the certificate must name the host of the URL, and for one of your "
+                           "own SSL_CERT_FILE must name a PEM file with the authority that signed "
+                           "it (",
+                           certificates.ToString(), ")");
+      case CURLE_SSL_CACERT_BADFILE:
+        return Unavailable("no safe connection to ", url, ": ", why,
+                           "; give a readable PEM file of certificates, or unset the variable (",
+                           certificates.ToString(), ")");
       case CURLE_SSL_CONNECT_ERROR: return Unavailable("no safe connection to ", url, ": ", why);
       default: *again = true; return Unavailable("the connection to ", url, " broke: ", why);
     }

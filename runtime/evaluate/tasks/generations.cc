@@ -184,17 +184,24 @@ class Asker {
   Result<std::vector<Answer>> Ask(Responder& responder, size_t index, size_t before) const {
     const Prompt& prompt = options_.prompts[index];
     const auto per_prompt = static_cast<size_t>(options_.generations);
+    nlohmann::ordered_json request = prompt.request;
+    request["temperature"] = options_.temperature;
+    // Small enough for every server's integers.
+    uint64_t state = options_.seed + index * 1000;
+    const uint64_t seed = SplitMix64(state) >> 33;
+    const size_t at_once = responder.answers_together() ? per_prompt : 1;
+    if (at_once > 1) request["n"] = at_once;
     std::vector<Answer> answers;
-    for (size_t i = 0; i < per_prompt; ++i) {
-      nlohmann::ordered_json request = prompt.request;
-      request["temperature"] = options_.temperature;
-      // Small enough for every server's integers.
-      uint64_t state = options_.seed + index * 1000 + i;
-      request["seed"] = SplitMix64(state) >> 33;
-      TQ_ASSIGN_OR_RETURN(const Reply reply, tq::Ask(responder, request, options_.cancel));
-      TQ_ASSIGN_OR_RETURN(Answer answer, Read(reply.text, prompt.group));
-      answers.push_back(std::move(answer));
-      if (!ReportProgress(options_.progress, before + i + 1,
+    while (answers.size() < per_prompt) {
+      request["seed"] = seed + answers.size();
+      TQ_ASSIGN_OR_RETURN(const nlohmann::ordered_json response,
+                          responder.Respond(request, options_.cancel));
+      TQ_ASSIGN_OR_RETURN(const std::vector<Reply> replies, ParseReplies(response));
+      for (const Reply& reply : std::span(replies).first(std::min(at_once, replies.size()))) {
+        TQ_ASSIGN_OR_RETURN(Answer answer, Read(reply.text, prompt.group));
+        answers.push_back(std::move(answer));
+      }
+      if (!ReportProgress(options_.progress, before + answers.size(),
                           options_.prompts.size() * 2 * per_prompt, "answers")) {
         return Status(StatusCode::kCancelled, "stopped while generating");
       }

@@ -21,14 +21,20 @@ class Scripted : public Responder {
   Scripted(std::string name, Say say) : name_(std::move(name)), say_(std::move(say)) {}
   Result<ordered_json> Respond(const ordered_json& request, const std::atomic<bool>*) override {
     ++asked;
-    TQ_ASSIGN_OR_RETURN(const std::string text,
-                        say_(request["prompt"].get<std::string>(), request["seed"]));
-    return ordered_json{{"choices", {{{"index", 0}, {"text", text}, {"finish_reason", "stop"}}}}};
+    ordered_json choices = ordered_json::array();
+    for (uint64_t i = 0; i < request.value("n", uint64_t{1}); ++i) {
+      TQ_ASSIGN_OR_RETURN(const std::string text, say_(request["prompt"].get<std::string>(),
+                                                       request["seed"].get<uint64_t>() + i));
+      choices.push_back({{"index", i}, {"text", text}, {"finish_reason", "stop"}});
+    }
+    return ordered_json{{"choices", std::move(choices)}};
   }
+  bool answers_together() const override { return together; }
   const std::string& name() const override { return name_; }
   bool deterministic() const override { return true; }
   const Tokenizer* tokenizer() const override { return nullptr; }
   int asked = 0;
+  bool together = false;
 
  private:
   std::string name_;
@@ -99,6 +105,19 @@ TEST(Generations, TheSameModelHasNoDifference) {
   EXPECT_LT(result->all.similarity.floor, 1);
 }
 
+TEST(Generations, AnswersThatComeTogetherAreThoseOfTheSameSeeds) {
+  Scripted a("plain", Honest), b("other", Honest);
+  a.together = true;
+  const auto result = RunGenerations(a, b, Embedder(), Options(4));
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_EQ(a.asked, 4);
+  EXPECT_EQ(b.asked, 12);
+  for (const GenerationsCase& one : result->cases) {
+    EXPECT_EQ(one.baseline, one.candidate);
+    EXPECT_EQ(one.baseline.size(), 3u);
+  }
+}
+
 TEST(Generations, AWrongDigitIsSeenInTheFacts) {
   const auto result = Measure(
       [](const std::string& prompt, uint64_t seed) {
@@ -127,13 +146,14 @@ TEST(Generations, RightAnswersSayNothingWhereThePlainModelHasNone) {
 }
 
 TEST(Generations, OtherMeaningAndLoopsLowerSimilarityAndRaiseRepetition) {
-  const auto result = Measure(
-      [](const std::string&, uint64_t) {
-        std::string text;
-        for (int i = 0; i < 20; ++i) text += "zzz qqq xxx vvv ";
-        return text;
-      },
-      Options(6));
+  // Says the same whatever the seed: nothing else can be as similar, whatever the embeddings are.
+  Scripted plain("plain", [](const std::string& prompt, uint64_t) { return Honest(prompt, 0); });
+  Scripted loops("loops", [](const std::string&, uint64_t) {
+    std::string text;
+    for (int i = 0; i < 20; ++i) text += "zzz qqq xxx vvv ";
+    return text;
+  });
+  const auto result = RunGenerations(plain, loops, Embedder(), Options(6));
   ASSERT_TRUE(result.ok()) << result.status().message();
   EXPECT_LT(result->all.similarity.difference, 0);
   EXPECT_GT(result->all.repetition.interval->low, 0.5);

@@ -33,6 +33,9 @@ class Responder {
   virtual const std::string& name() const = 0;
   // Whether the same request with the same seed gives the same answer, bit for bit.
   virtual bool deterministic() const = 0;
+  // Whether a request with n answers and a seed costs less than n requests with the seed, the seed
+  // + 1 and so on, and gives the same answers.
+  virtual bool answers_together() const { return false; }
   // Of the text that is asked about; nullptr where it is not known here.
   virtual const Tokenizer* tokenizer() const = 0;
 };
@@ -66,6 +69,7 @@ class LocalResponder : public Responder {
                                          const std::atomic<bool>* cancel = nullptr) override;
   const std::string& name() const override;
   bool deterministic() const override { return true; }
+  bool answers_together() const override { return true; }
   const Tokenizer* tokenizer() const override;
 
   // The tokens that a request's prompt or messages become, template and all; as Respond reads them.

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "runtime/evaluate/page.h"
+#include "runtime/evaluate/section.h"
 #include "runtime/tokenizer/utf8.h"
 
 namespace tq {
@@ -107,10 +108,11 @@ std::string PartedHtml(const TrialsResult& result, size_t c) {
            EscapeHtml(result.baseline) + " and " + EscapeHtml(name) + " gets right.</p>\n";
   }
   std::string out = fmt::format(
-      "<h3>{}: {} questions that only one gets right{}</h3>\n<div class=\"scroll\"><table "
+      "<h3>{}: {} that only one gets right{}</h3>\n<div class=\"scroll\"><table "
       "class=\"answers\"><tr><th>kind</th><th>tokens</th><th>asked</th><th>right</th><th>{}</th>"
       "<th>{}</th></tr>\n",
-      EscapeHtml(name), parted.size(),
+      EscapeHtml(name),
+      parted.size() == 1 ? "1 question" : fmt::format("{} questions", parted.size()),
       parted.size() > kMostShown ? fmt::format(", the first {}", kMostShown) : "",
       EscapeHtml(result.baseline), EscapeHtml(name));
   for (size_t n = 0; n < std::min(parted.size(), kMostShown); ++n) {
@@ -207,8 +209,30 @@ ordered_json TrialsJson(const TrialsResult& result) {
   return j;
 }
 
+std::string TrialsVerdict(const TrialsResult& result) {
+  const GroupTally all = TallyOfInformative(result);
+  if (!all.informative) {
+    return "Not informative: " + result.baseline + " itself fails at every kind of question.";
+  }
+  std::string out;
+  for (size_t c = 0; c < result.candidates.size(); ++c) {
+    const CandidateTally& t = all.candidates[c];
+    const Interval& range = t.difference.interval;
+    const char* meaning = range.high < 0  ? "worse, beyond chance"
+                          : range.low > 0 ? "better, beyond chance"
+                                          : "no difference that chance could not make";
+    out += fmt::format(
+        "{}{} gets {} of {} questions right where {} gets {}: {} points ({} to {}), {}.",
+        out.empty() ? "" : " ", result.candidates[c], t.tally.right, t.tally.trials,
+        result.baseline, all.baseline.right, SignedPoints(t.difference.difference),
+        SignedPoints(range.low), SignedPoints(range.high), meaning);
+  }
+  return out;
+}
+
 std::string TrialsHtml(const TrialsResult& result, std::span<const TrialKind> kinds) {
-  std::string out = "<div class=\"card\"><div class=\"scroll\"><table><tr><th>kind</th>";
+  std::string out = SectionText(TrialsVerdict(result)) +
+                    "<div class=\"card\"><div class=\"scroll\"><table><tr><th>kind</th>";
   const auto head = [&](const std::string& name, bool is_candidate) {
     out += "<th>" + EscapeHtml(name) + "<br>right</th><th>95 % interval</th>";
     if (is_candidate) out += "<th>difference<br>in points</th><th>95 % interval</th>";

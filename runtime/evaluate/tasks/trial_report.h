@@ -19,6 +19,10 @@ nlohmann::ordered_json GroupJson(const GroupTally& group, size_t candidate);
 // Which kinds the baseline cannot do; empty when it can do all.
 std::string TrialsNote(const TrialsResult& result);
 
+// A sentence for each candidate: how many of the questions that count it gets right beside the
+// baseline, and whether the difference may be chance.
+std::string TrialsVerdict(const TrialsResult& result);
+
 // Kinds by responders, with intervals; then the answers that differ in being right.
 std::string TrialsHtml(const TrialsResult& result, std::span<const TrialKind> kinds);
 // Shares by depth and length, one map for each responder, of a kind whose trials have depths.

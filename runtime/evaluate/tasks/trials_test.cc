@@ -79,6 +79,11 @@ TEST(Needle, APerfectMemoryFindsAllAndHalfAMemoryTheFirstHalf) {
   EXPECT_EQ(j["by_kind"]["multi_key"]["questions"], 30);
   EXPECT_EQ(j["grid"].size(), 2u * 2 * 5);
   EXPECT_LT(j["difference"], -0.3);
+  const std::string verdict = TrialsVerdict(result->trials);
+  EXPECT_EQ(verdict.find("half gets "), 0u) << verdict;
+  EXPECT_NE(verdict.find("of 40 questions right where f16 gets 40: "), std::string::npos)
+      << verdict;
+  EXPECT_NE(verdict.find("worse, beyond chance."), std::string::npos) << verdict;
   EXPECT_FALSE(j["parted"].empty());
 }
 
@@ -94,6 +99,8 @@ TEST(Needle, WhatTheBaselineCannotDoIsNotInformative) {
   EXPECT_EQ(j["note"], "not informative, because f16 itself fails there: single (0 of 10)");
   EXPECT_EQ(j["informative_questions"], 0);
   EXPECT_NE(NeedleSection(*result).find("not informative"), std::string::npos);
+  EXPECT_EQ(TrialsVerdict(result->trials),
+            "Not informative: f16 itself fails at every kind of question.");
 }
 
 TEST(Needle, TextsFitTheirLengthAndRepeatWithTheSeed) {
@@ -201,11 +208,13 @@ TEST(Adversarial, APerfectMemoryIsRightAndKindsAreDeterministic) {
   options.questions = 6;
   const auto result = RunAdversarial(whole, candidates, options);
   ASSERT_TRUE(result.ok()) << result.status().ToString();
-  // The others need more than memory of what was said once.
+  // The others need more than memory of what was said once. The easy level, the default, has four
+  // look-alikes.
   for (const char* kind : {"near_duplicates", "distractors", "copy_code", "copy_json"}) {
     const GroupTally group = TallyOfKind(result->trials, kind);
-    EXPECT_EQ(group.baseline.trials, 6) << kind;
-    EXPECT_EQ(group.baseline.right, 6) << kind;
+    const int asked = std::string(kind) == "near_duplicates" ? 4 : 6;
+    EXPECT_EQ(group.baseline.trials, asked) << kind;
+    EXPECT_EQ(group.baseline.right, asked) << kind;
     EXPECT_EQ(group.candidates[0].gained + group.candidates[0].lost, 0) << kind;
   }
   for (const Trial& t : result->trials.trials) {
@@ -217,11 +226,52 @@ TEST(Adversarial, APerfectMemoryIsRightAndKindsAreDeterministic) {
       EXPECT_LT(all.find(end), all.size() / 2);
     }
     if (t.kind == "contradictions" && !t.wrong.empty()) {
-      EXPECT_GT(t.text->find(t.expected.front()), t.text->find(t.wrong.front()));
+      EXPECT_GT(t.text->find("is " + t.expected.front()), t.text->find("is " + t.wrong.front()));
     }
   }
   EXPECT_EQ(AdversarialJson(*result)["by_kind"].size(), AdversarialKinds().size());
   EXPECT_NE(AdversarialSection(*result).find("near_duplicates"), std::string::npos);
+}
+
+TEST(Adversarial, AHardTextHoldsManyMoreLookAlikes) {
+  const Result<Haystack> hay = Hay();
+  ASSERT_TRUE(hay.ok());
+  AdversarialOptions options;
+  options.length = 4000;
+  const auto lines = [&](const std::string& kind, const std::string& word) {
+    options.kinds = {kind};
+    const auto trials = MakeAdversarialTrials(*hay, options);
+    EXPECT_TRUE(trials.ok()) << trials.status().ToString();
+    size_t count = 0, at = 0;
+    const std::string& text = *trials->front().text;
+    for (; (at = text.find(word, at)) != std::string::npos; ++at) ++count;
+    return count;
+  };
+  EXPECT_EQ(lines("near_duplicates", "The password of the"), 4u);
+  EXPECT_EQ(lines("distractors", "The password of"), 12u);
+  options.level = AdversarialLevel::kHard;
+  EXPECT_GT(lines("near_duplicates", "The password of the"), 40u);
+  EXPECT_GT(lines("distractors", "The password of"), 200u);
+  // Then there is nothing beside the facts.
+  EXPECT_EQ(lines("distractors", "Line "), 0u);
+  EXPECT_EQ(DefaultLevel(AskForm::kChat), AdversarialLevel::kHard);
+}
+
+// White space belongs to the token that follows: a primer that ended in it would split that.
+TEST(Adversarial, NoPrimerEndsInABlank) {
+  const Result<Haystack> hay = Hay();
+  ASSERT_TRUE(hay.ok());
+  AdversarialOptions options;
+  options.length = 4000;
+  const auto trials = MakeAdversarialTrials(*hay, options);
+  ASSERT_TRUE(trials.ok());
+  for (const Trial& t : *trials) {
+    const std::string prompt = *t.text + t.primer;
+    EXPECT_EQ(std::isspace(static_cast<unsigned char>(prompt.back())), 0) << t.kind;
+    if (t.rule == ScoreRule::kCopy && !t.primer.empty()) {
+      EXPECT_NE(t.text->find(t.primer + t.expected.front()), std::string::npos) << t.kind;
+    }
+  }
 }
 
 TEST(ScoreAnswer, ComparesWholeWordsAndBytes) {
