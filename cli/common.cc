@@ -17,6 +17,7 @@
 #include <system_error>
 
 #include "turboquant/base/file.h"
+#include "turboquant/base/format_count.h"
 
 namespace tq::cli {
 namespace {
@@ -216,10 +217,7 @@ std::string FormatMiB(size_t bytes) {
 }
 
 std::string FormatCount(int64_t n) {
-  std::string digits = std::to_string(n);
-  const size_t first = n < 0 ? 1 : 0;
-  for (size_t at = digits.size(); at > first + 3;) digits.insert(at -= 3, ",");
-  return digits;
+  return tq::FormatCount(n);
 }
 
 std::string FormatRatio(double ratio) {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "runtime/evaluate/corpus.h"
+#include "turboquant/base/format_count.h"
 
 namespace tq {
 namespace {
@@ -23,27 +24,18 @@ Json PartJson(const CorpusPart& part) {
           {"bytes", part.bytes}};
 }
 
-// 1234567 as "1,234,567".
-std::string Count(int64_t n) {
-  std::string out = std::to_string(n);
-  for (int64_t at = static_cast<int64_t>(out.size()) - 3; at > 0; at -= 3) {
-    out.insert(static_cast<size_t>(at), 1, ',');
-  }
-  return out;
-}
-
 std::string SkippedText(const std::vector<CorpusReport::Skipped>& skipped) {
   std::string out;
   for (const CorpusReport::Skipped& s : skipped) {
-    out += fmt::format("  skipped {}: {} (first: {})\n", Count(s.count), s.reason, s.example);
+    out += fmt::format("  skipped {}: {} (first: {})\n", FormatCount(s.count), s.reason, s.example);
   }
   return out;
 }
 
 std::string PartText(const char* name, const CorpusPart& part) {
   return fmt::format("  {}: {} requests ({} with their answer), {} texts, {} bytes\n", name,
-                     Count(part.requests), Count(part.with_answer), Count(part.texts),
-                     Count(part.bytes));
+                     FormatCount(part.requests), FormatCount(part.with_answer),
+                     FormatCount(part.texts), FormatCount(part.bytes));
 }
 
 }  // namespace
@@ -87,11 +79,12 @@ Json WindowsJson(const WindowsReport& r) {
 }
 
 std::string CorpusText(const CorpusReport& r) {
-  std::string out = fmt::format("data: {} file{}, {} lines of logs, {} texts\n", r.sources.size(),
-                                r.sources.size() == 1 ? "" : "s", Count(r.lines), Count(r.texts));
+  std::string out =
+      fmt::format("data: {} file{}, {} lines of logs, {} texts\n", r.sources.size(),
+                  r.sources.size() == 1 ? "" : "s", FormatCount(r.lines), FormatCount(r.texts));
   out += SkippedText(r.skipped);
   const auto line = [&](int64_t count, const char* what) {
-    if (count > 0) out += fmt::format("  {} {}\n", Count(count), what);
+    if (count > 0) out += fmt::format("  {} {}\n", FormatCount(count), what);
   };
   line(r.duplicates, "dropped as duplicates");
   line(r.shared_prefix, "dropped for a longer one that begins alike");
@@ -107,13 +100,13 @@ std::string WindowsText(const WindowsReport& r) {
   std::string out = fmt::format(
       "tokens: {} in {} windows of up to {}; {} requests and texts of median {}, 90 % {}, longest "
       "{}\n",
-      Count(r.tokens), Count(r.windows), Count(r.context_len), Count(r.sequences), Count(r.median),
-      Count(r.p90), Count(r.max));
+      FormatCount(r.tokens), FormatCount(r.windows), FormatCount(r.context_len),
+      FormatCount(r.sequences), FormatCount(r.median), FormatCount(r.p90), FormatCount(r.max));
   const auto line = [&](int64_t count, const std::string& what) {
-    if (count > 0) out += fmt::format("  {} {}\n", Count(count), what);
+    if (count > 0) out += fmt::format("  {} {}\n", FormatCount(count), what);
   };
   line(r.cut, fmt::format("longer than a window: cut ({} tokens of requests left out)",
-                          Count(r.cut_tokens)));
+                          FormatCount(r.cut_tokens)));
   line(r.joined, "short ones share windows");
   line(r.left_out_tokens, "tokens left out (--max-tokens)");
   line(r.too_short, fmt::format("ends under {} tokens left out", kMinWindow));

@@ -8,6 +8,7 @@
 
 #include "runtime/evaluate/page.h"
 #include "runtime/evaluate/report_assets.h"
+#include "turboquant/base/format_count.h"
 
 namespace tq {
 namespace {
@@ -23,17 +24,6 @@ double AsDouble(size_t bytes) {
   return static_cast<double>(bytes);
 }
 
-// Digits in groups of three.
-std::string Count(int64_t n) {
-  const std::string digits = std::to_string(n);
-  std::string out;
-  for (size_t i = 0; i < digits.size(); ++i) {
-    if (i > 0 && (digits.size() - i) % 3 == 0) out += ',';
-    out += digits[i];
-  }
-  return out;
-}
-
 // Rows: context, batch and weights; columns: formats; a cell says what the plan needs.
 std::string FitsMatrix(const Survey& survey) {
   const size_t formats = survey.rows.size() / survey.verdicts.size();
@@ -44,7 +34,8 @@ std::string FitsMatrix(const Survey& survey) {
   out += "</tr></thead><tbody>";
   for (size_t g = 0; g < survey.verdicts.size(); ++g) {
     const Verdict& v = survey.verdicts[g];
-    out += "<tr>" + Cell(Count(v.context)) + Cell(Count(v.batch)) + Cell(EscapeHtml(v.weights));
+    out += "<tr>" + Cell(FormatCount(v.context)) + Cell(FormatCount(v.batch)) +
+           Cell(EscapeHtml(v.weights));
     for (size_t f = 0; f < formats; ++f) {
       const SurveyRow& row = survey.rows[g * formats + f];
       out += Cell(fmt::format("{} {}", row.fits ? "&#10003;" : "&#10007;",
@@ -64,7 +55,7 @@ std::string Lines(const SurveyRow& row) {
     out += "<tr>" + Cell(EscapeHtml(name)) +
            Cell(fmt::format("{:.3f}", AsDouble(bytes) / (1024 * kMiB))) +
            Cell(fmt::format("{:.3f}", AsDouble(bytes) / 1e9)) +
-           Cell(Count(static_cast<int64_t>(bytes))) + Cell(EscapeHtml(note)) + "</tr>";
+           Cell(FormatCount(static_cast<int64_t>(bytes))) + Cell(EscapeHtml(note)) + "</tr>";
   };
   for (const MemoryLine& l : row.memory.lines) {
     add(l.name, l.bytes, l.note + (l.uncertain ? " (estimate)" : ""));
@@ -84,13 +75,13 @@ std::string Formats(const Survey& survey) {
     out += fmt::format(
         "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{:.3f}</td><td>{:.2f}</td>"
         "<td>{:.2f}x</td><td>{:.2f}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
-        Count(r.context), Count(r.batch), EscapeHtml(r.weights), EscapeHtml(r.kv), r.bits_per_value,
-        AsDouble(r.memory.cache_bytes) / (1024 * kMiB), r.memory.ratio(),
+        FormatCount(r.context), FormatCount(r.batch), EscapeHtml(r.weights), EscapeHtml(r.kv),
+        r.bits_per_value, AsDouble(r.memory.cache_bytes) / (1024 * kMiB), r.memory.ratio(),
         AsDouble(r.memory.total_bytes) / (1024 * kMiB),
         r.step.ms ? fmt::format("{:.2f}", *r.step.ms) : "-",
         seconds ? fmt::format("{:.2f}", *seconds) : "-",
-        r.max_context == Planner::kMaxContext ? "any" : Count(r.max_context),
-        Count(r.max_sequences));
+        r.max_context == Planner::kMaxContext ? "any" : FormatCount(r.max_context),
+        FormatCount(r.max_sequences));
   }
   return out + "</tbody></table>";
 }
@@ -99,7 +90,7 @@ std::string Verdicts(const Survey& survey) {
   std::string out;
   for (const Verdict& v : survey.verdicts) {
     out += fmt::format("<p>{} tokens{}, {} weights: <span class=\"{}\">{}</span>.</p>",
-                       Count(v.context), v.batch > 1 ? fmt::format(" x {}", v.batch) : "",
+                       FormatCount(v.context), v.batch > 1 ? fmt::format(" x {}", v.batch) : "",
                        EscapeHtml(v.weights), v.any_fits ? "good" : "bad", EscapeHtml(v.text));
   }
   return out;
@@ -193,14 +184,15 @@ std::string RenderPlanReport(const Survey& survey, const std::vector<Curve>& cur
        {"verdicts", Verdicts(survey)},
        {"main", EscapeHtml(row.kv)},
        {"matrix", FitsMatrix(survey)},
-       {"lines_title", fmt::format("{} cache, {} weights, {} tokens x {}", EscapeHtml(row.kv),
-                                   EscapeHtml(row.weights), Count(row.context), Count(row.batch))},
+       {"lines_title",
+        fmt::format("{} cache, {} weights, {} tokens x {}", EscapeHtml(row.kv),
+                    EscapeHtml(row.weights), FormatCount(row.context), FormatCount(row.batch))},
        {"lines", Lines(row)},
        {"formats", Formats(survey)},
        {"break_even",
         EscapeHtml(row.break_even.context
                        ? fmt::format("{} pays from {} tokens on: {}.", row.kv,
-                                     Count(*row.break_even.context), row.break_even.reason)
+                                     FormatCount(*row.break_even.context), row.break_even.reason)
                        : fmt::format("{}: {}.", row.kv, row.break_even.reason))},
        {"times_hidden", times ? "" : " hidden"},
        {"provenance", facts},

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "turboquant/base/format_count.h"
 #include "turboquant/plan/survey.h"
 #include "turboquant/plan/traffic.h"
 
@@ -24,17 +25,6 @@ std::string Times(double factor) {
   char text[32];
   std::snprintf(text, sizeof text, "%.1f", factor);
   return text;
-}
-
-// "131,072".
-std::string Count(int64_t n) {
-  const std::string digits = std::to_string(n);
-  std::string out;
-  for (size_t i = 0; i < digits.size(); ++i) {
-    if (i > 0 && (digits.size() - i) % 3 == 0) out += ',';
-    out += digits[i];
-  }
-  return out;
 }
 
 // From arrivals and durations; a request without a logged duration takes the roofline's time.
@@ -158,18 +148,19 @@ Result<Suitability> JudgeTraffic(const Traffic& traffic, const Planner& planner)
   s.worth_it = (full && holds_more) || s.step_gain >= Planner::kPays;
   const auto reason = [&](std::string text) { s.reasons.push_back(std::move(text)); };
   if (full) {
-    reason(StrCat("at ", Count(long_one), " tokens (90 % of requests) a device holds ",
-                  Count(s.sequences_f16), " sequences with f16 and ", Count(s.sequences_kv),
-                  " with ", kv, "; ", Count(wanted), " are wanted at once"));
+    reason(StrCat("at ", FormatCount(long_one), " tokens (90 % of requests) a device holds ",
+                  FormatCount(s.sequences_f16), " sequences with f16 and ",
+                  FormatCount(s.sequences_kv), " with ", kv, "; ", FormatCount(wanted),
+                  " are wanted at once"));
   }
   if (even.context && s.share_below_break_even > 0) {
     reason(StrCat(Percent(s.share_below_break_even), " of requests are under ",
-                  Count(*even.context), " tokens, below which ", kv, " gains less than ",
+                  FormatCount(*even.context), " tokens, below which ", kv, " gains less than ",
                   Percent(Planner::kPays), " of a step"));
   } else if (!even.context) {
     reason(StrCat(kv, " never pays here: ", even.reason));
   }
-  reason(StrCat("at the mean context of ", Count(mean), " tokens and ", Count(batch),
+  reason(StrCat("at the mean context of ", FormatCount(mean), " tokens and ", FormatCount(batch),
                 batch == 1 ? " sequence" : " sequences", " the plain cache is ",
                 Percent(s.cache_memory_share), " of weights and cache, and a decode step reads ",
                 Percent(std::max(0.0, s.step_gain)), " less with ", kv));
@@ -185,25 +176,26 @@ Result<Suitability> JudgeTraffic(const Traffic& traffic, const Planner& planner)
   }
   if (s.sequences_f16 > 0 && s.more_requests > 1) {
     reason(StrCat("a full device serves ", Times(s.more_requests), " times as many ",
-                  a.ms ? "tokens a second" : "sequences", " (", Count(s.sequences_f16), " and ",
-                  Count(s.sequences_kv), " sequences)"));
+                  a.ms ? "tokens a second" : "sequences", " (", FormatCount(s.sequences_f16),
+                  " and ", FormatCount(s.sequences_kv), " sequences)"));
   }
   if (!s.concurrency) {
     reason("the concurrency is not known: judged at one sequence");
   }
   if (s.worth_it) {
-    s.verdict = full && holds_more ? StrCat("worth it: ", kv, " holds ", Count(s.sequences_kv),
-                                            " sequences where "
-                                            "f16 holds ",
-                                            Count(s.sequences_f16))
-                                   : StrCat("worth it: a decode step reads ", Percent(s.step_gain),
-                                            " less with ", kv);
+    s.verdict =
+        full && holds_more
+            ? StrCat("worth it: ", kv, " holds ", FormatCount(s.sequences_kv),
+                     " sequences where "
+                     "f16 holds ",
+                     FormatCount(s.sequences_f16))
+            : StrCat("worth it: a decode step reads ", Percent(s.step_gain), " less with ", kv);
   } else if (even.context && s.share_below_break_even < 0.5) {
     s.verdict = StrCat("not worth it: at the mean context a decode step reads only ",
                        Percent(std::max(0.0, s.step_gain)), " less with ", kv);
   } else if (even.context) {
     s.verdict = StrCat("not worth it: ", Percent(s.share_below_break_even),
-                       " of requests are under ", Count(*even.context), " tokens");
+                       " of requests are under ", FormatCount(*even.context), " tokens");
   } else {
     s.verdict = StrCat("not worth it: ", even.reason);
   }
