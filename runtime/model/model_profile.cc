@@ -274,8 +274,9 @@ Result<std::optional<Profile>> ProfileInGguf(const GgufFile& file) {
   return std::optional<Profile>(std::move(profile));
 }
 
-// The file with a profile that is made of this one.
+// The file with a profile that is made of this one: a copy, or the one that is such a copy already.
 std::string GgufWithProfile(std::string path) {
+  if (path.ends_with(".turboquant.gguf")) return path;
   if (path.ends_with(".gguf")) path.resize(path.size() - std::string_view(".gguf").size());
   return path + ".turboquant.gguf";
 }
@@ -297,6 +298,11 @@ Result<WrittenProfile> WriteIntoGguf(const GgufFile& file, const Profile& profil
   }
   TQ_RETURN_IF_ERROR(CopyGguf(file, metadata, out.path, progress).WithContext(way_out));
   return out;
+}
+
+bool IsCopy(const Profile& a, const Profile& b) {
+  const auto left = TensorBytes(a), right = TensorBytes(b);
+  return a.ToJson() == b.ToJson() && left.ok() && right.ok() && *left == *right;
 }
 
 std::string WayOut(const std::string& model_path) {
@@ -343,7 +349,8 @@ Result<std::optional<ModelProfile>> FindModelProfile(const std::string& model_pa
     TQ_ASSIGN_OR_RETURN(out.profile, Profile::Load(beside));
     out.name = FileName(beside);
     out.place = "beside the model";
-    if (!found.ok() || found->has_value()) out.unused = place;
+    // A copy, as --write-into leaves it, is not worth a word.
+    if (!found.ok() || (found->has_value() && !IsCopy(**found, out.profile))) out.unused = place;
     return std::optional<ModelProfile>(std::move(out));
   }
   TQ_RETURN_IF_ERROR(found.status());

@@ -20,7 +20,8 @@ struct ModelProfile {
   Profile profile;
   std::string name;   // "NAME.tqprofile", "NAME/config.json", "NAME.gguf"
   std::string place;  // "beside the model", "in its config.json", "in its metadata"
-  // One that was found too, and is not used: the one beside a model goes before the one in it.
+  // Another one that was found too, and is not used: the one beside a model goes before the one in
+  // it.
   std::string unused;
 };
 
@@ -43,7 +44,8 @@ Status CheckProfileGoesInto(const std::string& model_path);
 // tensors beside it; every other byte stays, and the file as it was is kept as config.json.bak
 // (.bak.1 ... where another file has that name). Engines that read kv_cache_quantized_layers get
 // that too, where the formats can be said in it. Of a GGUF file: metadata turboquant.* in the new
-// file `out_path` (empty: "NAME.turboquant.gguf"), with all else byte for byte.
+// file `out_path` (empty: "NAME.turboquant.gguf", which is replaced where the model has that name),
+// with all else byte for byte.
 //
 // kInvalidArgument: the profile is of another structure (both sides), or out_path is given for a
 // folder. kUnsupported: config.json is a link, or lies in a cache of downloads that others share.

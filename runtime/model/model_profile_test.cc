@@ -225,6 +225,8 @@ TEST_F(ModelProfileTest, LinksAndSharedCachesAreRefusedWithTheWayOut) {
             std::string::npos)
       << link.message();
   EXPECT_EQ(*ReadFile(Path("blob")), kConfig);
+  // Known before there is a profile.
+  EXPECT_EQ(CheckProfileGoesInto(folder).message(), link.message());
 
   fs::remove(folder + "/config.json");
   fs::rename(Path("blob"), folder + "/config.json");
@@ -232,6 +234,27 @@ TEST_F(ModelProfileTest, LinksAndSharedCachesAreRefusedWithTheWayOut) {
   fs::create_directories(fs::path(cache).parent_path());
   fs::rename(folder, cache);
   EXPECT_EQ(WriteProfileInto(cache, profile).status().code(), StatusCode::kUnsupported);
+  EXPECT_EQ(CheckProfileGoesInto(cache).code(), StatusCode::kUnsupported);
+  EXPECT_TRUE(CheckProfileGoesInto(WriteFolder()).ok());
+  EXPECT_TRUE(CheckProfileGoesInto(WriteGguf()).ok());
+  EXPECT_EQ(CheckProfileGoesInto(Path("no/folder/x.gguf")).code(), StatusCode::kUnavailable);
+}
+
+TEST_F(ModelProfileTest, WritingThatIsInterruptedLeavesNothing) {
+  const std::string model = WriteGguf();
+  const std::string before = *ReadFile(model);
+  const auto files = [&] {
+    return std::distance(fs::directory_iterator(fs::path(model).parent_path()), {});
+  };
+  const auto count = files();
+  size_t calls = 0;
+  const auto stop = [&](size_t, size_t, const std::string&) { return ++calls < 3; };
+  const Status status =
+      WriteProfileInto(model, MakeProfile(model, "k4v4", true), "", stop).status();
+  EXPECT_EQ(status.code(), StatusCode::kCancelled) << status.ToString();
+  EXPECT_EQ(calls, 3u);
+  EXPECT_EQ(files(), count);
+  EXPECT_EQ(*ReadFile(model), before);
 }
 
 TEST_F(ModelProfileTest, AReadOnlyFolderIsRefusedWithTheWayOut) {
@@ -266,8 +289,9 @@ TEST_F(ModelProfileTest, AGgufFileGetsItInItsMetadata) {
   }
   // Again, into itself: another profile, without tensors.
   const Profile second = MakeProfile(model, "k3v2", false);
-  const auto again = WriteProfileInto(written->path, second, written->path);
+  const auto again = WriteProfileInto(written->path, second);
   ASSERT_TRUE(again.ok()) << again.status().ToString();
+  EXPECT_EQ(again->path, written->path);
   EXPECT_EQ((*FindModelProfile(written->path))->profile.ToJson(), second.ToJson());
 }
 
@@ -296,6 +320,13 @@ TEST_F(ModelProfileTest, TheOneBesideGoesFirst) {
   EXPECT_EQ((*found)->place, "beside the model");
   EXPECT_EQ((*found)->unused, "in its metadata");
   EXPECT_EQ((*found)->profile.ToJson(), beside.ToJson());
+  // The same in both places is one profile.
+  const Profile same = MakeProfile(inside, "k4v4", true);
+  ASSERT_TRUE(WriteProfileInto(inside, same, inside).ok());
+  ASSERT_TRUE(same.Save(ProfileBeside(inside)).ok());
+  const auto both = FindModelProfile(inside);
+  ASSERT_TRUE(both.ok() && *both) << both.status().ToString();
+  EXPECT_EQ((*both)->unused, "");
 }
 
 TEST_F(ModelProfileTest, AnotherStructureIsRefusedWithBothSides) {
