@@ -18,8 +18,8 @@ struct Column {
   const char* format;
 };
 constexpr Column kColumns[] = {
-    {"K alone, KL", "k_kld", &CalibrateLayer::k_kld, "{:.5f}"},
-    {"V alone, KL", "v_kld", &CalibrateLayer::v_kld, "{:.5f}"},
+    {"K alone, KL", "k_kld", &CalibrateLayer::k_kld, "{:.6f}"},
+    {"V alone, KL", "v_kld", &CalibrateLayer::v_kld, "{:.6f}"},
     {"K bits", "k_bits", &CalibrateLayer::k_bits, "{:.2f}"},
     {"V bits", "v_bits", &CalibrateLayer::v_bits, "{:.2f}"},
     {"output error", "output_error", &CalibrateLayer::output_error, "{:.3f}"},
@@ -40,10 +40,10 @@ const std::vector<std::string> kHeldOutHeader = {"held-out text", "bits",     "K
 
 std::vector<std::string> HeldOutCells(const std::string& name, double bits,
                                       const StreamScores& scores) {
-  const DivergenceSummary s = Summarize(scores.scores);
+  const DivergenceSummary s = Summarize(scores.scores, scores.window_positions);
   return {name,
           fmt::format("{:.3f}", bits),
-          fmt::format("{:.5f} ± {:.5f}", s.mean, OverWindows(scores).stderr_of_mean()),
+          fmt::format("{:.5f} ± {:.5f}", s.mean, s.mean_stderr),
           fmt::format("{:.4f}", s.p99),
           fmt::format("{:.2f} %", 100 * s.same_top),
           fmt::format("{:.5f}", s.ppl_ratio)};
@@ -169,13 +169,44 @@ std::string CalibrateText(const CalibrateResult& r) {
   return out;
 }
 
+namespace {
+
+// The outcome in a sentence or two.
+std::string Verdict(const CalibrateResult& r) {
+  const Profile::Quality& q = *r.profile.quality;
+  std::string out = fmt::format(
+      "{:.2f} bits for each value instead of 16: {:.1f} times smaller. On text that nothing was "
+      "chosen by, the mean KL is {:.5f} ± {:.5f}",
+      r.chosen.bits, 16 / r.chosen.bits, q.kld_mean, q.kld_stderr);
+  if (q.gate_kld_mean > 0) {
+    out += fmt::format("; {:.5f} was asked for: {}", q.gate_kld_mean,
+                       q.passed ? "passed" : "NOT passed");
+  }
+  out += ".";
+  if (r.kept_uniform) {
+    out += " One format for all heads is kept: giving each its own was not better beyond chance.";
+  } else if (!r.uniform_name.empty()) {
+    out += fmt::format(" One format for all heads of at most as many bytes ({}) has {:.5f}.",
+                       r.uniform_name, OverWindows(r.held_out_uniform).mean());
+  }
+  return out;
+}
+
+}  // namespace
+
 std::string CalibrateSection(const CalibrateResult& r) {
-  std::string out = SectionHead("Calibration") + SectionText(r.profile.Describe());
-  out +=
-      TableCard(kHeldOutHeader, HeldOutRows(r), {},
-                fmt::format("{} windows that nothing was chosen by; floor (8 bits everywhere): KL "
-                            "{:.5f}",
-                            r.held_out.window_means.size(), OverWindows(r.held_out_floor).mean()));
+  std::string out =
+      SectionHead("Calibration") + SectionText(Verdict(r)) + SectionText(r.profile.Describe());
+  out += TableCard(
+      kHeldOutHeader, HeldOutRows(r), {},
+      fmt::format(
+          "Over {} window{} of text that nothing was chosen by. KL: how far the predictions "
+          "of the next token move from those with the usual cache of 16 bits, in nats "
+          "(0: not at all); 99 %: of so many positions it is below that. Same top: how "
+          "often the likeliest token stays the same. ppl ratio: perplexity, times what it "
+          "is with 16 bits. Floor, with 8 bits everywhere: KL {:.5f}.",
+          r.held_out.window_means.size(), r.held_out.window_means.size() == 1 ? "" : "s",
+          OverWindows(r.held_out_floor).mean()));
   const auto bars = [&](const char* title, const char* note, const char* unit, size_t k, size_t v) {
     Chart chart;
     chart.kind = Chart::Kind::kBars;
@@ -194,9 +225,14 @@ std::string CalibrateSection(const CalibrateResult& r) {
   };
   if (!r.trials.empty()) {
     const Chart charts[] = {
-        bars("Sensitivity", "Mean KL with only this at the fewest bits", "nats", 0, 1),
-        bars("Bits", "Mean over the KV heads of a layer", "bits", 2, 3)};
-    out += ChartGrid(charts);
+        bars(
+            "Sensitivity",
+            "Mean KL when only the keys (K), or only the values (V), of this layer have the fewest "
+            "bits: what must not be saved on",
+            "nats", 0, 1),
+        bars("Bits", "What each layer got, mean over its KV heads: more where it is sensitive",
+             "bits", 2, 3)};
+    out += "<br>\n" + ChartGrid(charts) + "<br>\n";
     std::vector<std::string> header = {"layer"};
     for (const Column& c : kColumns) header.emplace_back(c.name);
     std::vector<std::vector<std::string>> rows;
@@ -209,11 +245,25 @@ std::string CalibrateSection(const CalibrateResult& r) {
       }
       if (r.layers[l].raised) raised.push_back(l);
     }
-    out += TableCard(header, rows, raised, "Shaded: raised because its attention was out of line.");
+    out += TableCard(
+        header, rows, raised,
+        "K alone, V alone: as in the chart of sensitivity. Output error, output cosine: of what "
+        "attention adds, with the chosen bits and nothing else changed (0 and 1 are exact). Score "
+        "agreement: the share of attention that stays where it was. Cosine in the run: of "
+        "attention "
+        "outputs with all layers quantized. Shaded: raised because its attention was out of line.");
   }
+  if (r.log.empty()) return out;
   std::vector<std::vector<std::string>> log;
   for (const std::string& line : r.log) log.push_back({line});
-  return out + TableCard({"what was decided, and why"}, log, {}, "");
+  return out + "<br>\n" +
+         TableCard({"what was decided, and why"}, log, {},
+                   r.trials.empty()
+                       ? ""
+                       : "Each measured line is an allocation within the budget, run end to end on "
+                         "text of its own: by layer, or by head too; with what V costs halved or "
+                         "doubled (V x 0.5, V x 2). The first stays unless a later one is better "
+                         "beyond chance.");
 }
 
 }  // namespace tq

@@ -11,6 +11,7 @@
 #include "runtime/evaluate/footprint.h"
 #include "runtime/evaluate/page.h"
 #include "runtime/evaluate/section.h"
+#include "turboquant/base/format_count.h"
 #include "turboquant/cache/cache.h"
 
 namespace tq {
@@ -93,8 +94,12 @@ std::string BitsCell(const Codec& c, bool begins) {
 }
 
 std::string CostCell(double cost, double place, bool begins) {
-  return fmt::format("<td{} style=\"background:hsl({:.0f} 80% {:.0f}%);color:#12161c\">{:.2g}</td>",
-                     begins ? " class=\"begin\"" : "", 52 - 36 * place, 94 - 26 * place, cost);
+  // In millionths: without exponents, and few digits.
+  const double shown = 1e6 * cost;
+  return fmt::format(
+      "<td{} style=\"background:hsl({:.0f} 80% {:.0f}%);color:#12161c\">{:.{}f}</td>",
+      begins ? " class=\"begin\"" : "", 52 - 36 * place, 94 - 26 * place, shown,
+      shown < 9.95 ? 1 : 0);
 }
 
 std::string MapHtml(const Profile& p) {
@@ -105,14 +110,14 @@ std::string MapHtml(const Profile& p) {
     groups += fmt::format("<th colspan=\"{}\" style=\"text-align:center\">{}</th>", columns, title);
     for (size_t c = 0; c < columns; ++c) {
       names += one != nullptr && columns == 1 ? fmt::format("<th>{}</th>", one)
-                                              : fmt::format("<th>{}</th>", c);
+                                              : fmt::format("<th>h{}</th>", c);
     }
   };
   group("K, bits", static_cast<size_t>(heads), nullptr);
   group("V, bits", static_cast<size_t>(heads), nullptr);
   if (costs.any()) {
-    group("K alone, KL", costs.columns(), "all heads");
-    group("V alone, KL", costs.columns(), "all heads");
+    group("K alone, KL in millionths", costs.columns(), "all heads");
+    group("V alone, KL in millionths", costs.columns(), "all heads");
   }
   std::string rows;
   for (int l = 0; l < p.model.num_layers; ++l) {
@@ -128,10 +133,12 @@ std::string MapHtml(const Profile& p) {
     }
     rows += "</tr>\n";
   }
-  std::string note = "Bits of each layer (down) and KV head (across); darker is more.";
+  std::string note = "Bits of each layer (down) and KV head (across, h0, h1...); darker is more.";
   if (costs.any()) {
     note += fmt::format(
-        " At the right: mean KL when only this K or V has {} bits; more orange is more.",
+        " At the right, what they were chosen by: how far the model's predictions move (mean KL) "
+        "when only the keys, or only the values, of this head have {} bits; more orange is more. "
+        "What moves them most should have the most bits.",
         p.sensitivity->bits);
   }
   return "<div class=\"card\"><h3>Layers and heads</h3>\n<p class=\"note\">" + note +
@@ -157,7 +164,7 @@ Chart FormatChart(const Profile& p) {
   Chart chart;
   chart.kind = Chart::Kind::kBars;
   chart.title = "Formats";
-  chart.note = "KV heads of all layers by their format";
+  chart.note = "KV heads of all layers by their format; k3v2: keys of 3 bits, values of 2";
   chart.y_title = "heads";
   ChartSeries series;
   series.name = "heads";
@@ -171,8 +178,9 @@ Chart FormatChart(const Profile& p) {
 }
 
 std::string CalibrationWords(const Profile::Calibration& c) {
-  std::string out = fmt::format("{} tokens in {} sequences, at a context of {}", c.tokens,
-                                c.sequences, c.context_len);
+  std::string out =
+      fmt::format("{} tokens of {} texts or requests, at a context of {}", FormatCount(c.tokens),
+                  FormatCount(c.sequences), FormatCount(c.context_len));
   if (!c.objective.empty()) out += ", objective " + c.objective;
   if (c.budget_bits > 0) out += fmt::format(", budget {:g} bits", c.budget_bits);
   if (c.target_kld > 0) out += fmt::format(", target KL {:g}", c.target_kld);
@@ -182,14 +190,14 @@ std::string CalibrationWords(const Profile::Calibration& c) {
 }
 
 std::string QualityWords(const Profile::Quality& q) {
-  std::string out = fmt::format("on {} tokens of held-out text", q.held_out_tokens);
+  std::string out = fmt::format("on {} tokens of held-out text", FormatCount(q.held_out_tokens));
   if (q.windows > 0) out += fmt::format(" in {} windows", q.windows);
-  out += fmt::format(", KL {:.5f}", q.kld_mean);
+  out += fmt::format(": KL to the 16-bit cache {:.5f}", q.kld_mean);
   if (q.kld_stderr > 0) out += fmt::format(" ± {:.5f}", q.kld_stderr);
-  if (q.kld_p99 > 0) out += fmt::format(" (99 %: {:.4f})", q.kld_p99);
-  if (q.floor_kld_mean > 0) out += fmt::format(", of k8v8 {:.5f}", q.floor_kld_mean);
-  out += ", the same likeliest token " + Percent(q.same_top);
-  if (q.ppl_ratio > 0) out += fmt::format(", perplexity ratio {:.4f}", q.ppl_ratio);
+  if (q.kld_p99 > 0) out += fmt::format(" (99 of 100 tokens below {:.4f})", q.kld_p99);
+  if (q.floor_kld_mean > 0) out += fmt::format("; 8 bits everywhere {:.5f}", q.floor_kld_mean);
+  out += "; the same likeliest next token at " + Percent(q.same_top);
+  if (q.ppl_ratio > 0) out += fmt::format("; perplexity times {:.4f}", q.ppl_ratio);
   if (!q.device.empty()) out += "; measured on " + q.device;
   return out;
 }
@@ -224,9 +232,13 @@ std::vector<std::pair<std::string, std::string>> ProfileFacts(const Profile& p) 
   facts.emplace_back(
       "size", fmt::format("{:.3f} bits per value; {:.2f}x smaller than f16 at 131,072 tokens",
                           SealedBitsPerValue(config), FootprintRatio(config, 131072)));
-  for (const auto& [context, bits] : p.bits_all_counted) {
+  std::vector<std::pair<int64_t, double>> counted = p.bits_all_counted;
+  std::sort(counted.begin(), counted.end());
+  for (const auto& [context, bits] : counted) {
     facts.back().second +=
-        fmt::format("; {:.3f} bits with all counted at {} tokens", bits, context);
+        fmt::format("{} {:.3f} at {} tokens",
+                    context == counted.front().first ? "; with the window of recent tokens" : ",",
+                    bits, FormatCount(context));
   }
   facts.emplace_back("calibrated",
                      p.calibration ? CalibrationWords(*p.calibration) : "nothing is said of it");
@@ -279,8 +291,14 @@ std::string ProfileMapText(const Profile& p, bool color) {
 
 std::string ProfileSection(const Profile& p) {
   const std::array charts = {FormatChart(p)};
-  return SectionHead("Profile") + ListCard(ProfileFacts(p)) + "<br>\n" + MapHtml(p) + "<br>\n" +
-         ChartGrid(charts);
+  return SectionHead("Profile") +
+         SectionText(
+             "While it reads and writes, a model keeps a key (K) and a value (V) of every token in "
+             "each layer and KV head: the KV cache. This profile says with how many bits each of "
+             "them is stored. KL (divergence of the next-token distributions, in nats) says how "
+             "far "
+             "the predictions move from those with the usual cache of 16 bits: 0 is no change.") +
+         ListCard(ProfileFacts(p)) + "<br>\n" + MapHtml(p) + "<br>\n" + ChartGrid(charts);
 }
 
 std::string ProfilePage(const Profile& p, const std::string& path) {

@@ -45,20 +45,22 @@ TEST(ProfileFacts, SaysWhatIsKnownInWords) {
   EXPECT_EQ(plain.front(), std::pair(std::string("model"), std::string("Tiny <b>, llama")));
   EXPECT_EQ(plain.back().second, "not verified on held-out text");
   p.calibration = Profile::Calibration{0x12ab, 48, 98304, 2048, "kld", 2.75, 0, "2026-11-30"};
-  p.quality = Profile::Quality{32768, 16, 0.004, 0.0003, 0.05, 0.0005, 0.975, 1.001, 0.005, "cpu",
-                               true};
-  p.bits_all_counted = {{8192, 2.92}};
+  p.quality =
+      Profile::Quality{32768, 16, 0.004, 0.0003, 0.05, 0.0005, 0.975, 1.001, 0.005, "cpu", true};
+  p.bits_all_counted = {{8192, 2.92}, {1024, 5.1}};
   const auto facts = ProfileFacts(p);
   ASSERT_EQ(facts.size(), 6u);
-  EXPECT_NE(facts[2].second.find("; 2.920 bits with all counted at 8192 tokens"),
-            std::string::npos);
+  EXPECT_TRUE(facts[2].second.ends_with(
+      "; with the window of recent tokens 5.100 at 1,024 tokens, 2.920 at 8,192 tokens"))
+      << facts[2].second;
   EXPECT_EQ(facts[3].second,
-            "98304 tokens in 48 sequences, at a context of 2048, objective kld, budget 2.75 bits, "
+            "98,304 tokens of 48 texts or requests, at a context of 2,048, objective kld, budget "
+            "2.75 bits, "
             "2026-11-30; data 00000000000012ab");
   EXPECT_EQ(facts[4].second,
-            "on 32768 tokens of held-out text in 16 windows, KL 0.00400 \xC2\xB1 0.00030 (99 %: "
-            "0.0500), of k8v8 0.00050, the same likeliest token 97.50 %, perplexity ratio 1.0010; "
-            "measured on cpu");
+            "on 32,768 tokens of held-out text in 16 windows: KL to the 16-bit cache 0.00400 "
+            "\xC2\xB1 0.00030 (99 of 100 tokens below 0.0500); 8 bits everywhere 0.00050; the same "
+            "likeliest next token at 97.50 %; perplexity times 1.0010; measured on cpu");
   EXPECT_EQ(facts[5].second, "passed: a KL of at most 0.005 was asked for");
 }
 
@@ -70,7 +72,7 @@ TEST(ProfilePage, HoldsTheMapAndEscapesNames) {
   EXPECT_NE(page.find("Tiny &lt;b&gt;"), std::string::npos);
   EXPECT_NE(page.find("a&amp;b.tqprofile"), std::string::npos);
   EXPECT_NE(page.find("all heads"), std::string::npos);
-  EXPECT_NE(page.find(">0.1</td>"), std::string::npos);
+  EXPECT_NE(page.find(">100000</td>"), std::string::npos);
 }
 
 }  // namespace

@@ -29,18 +29,24 @@ std::string ChartJson(const Chart& chart) {
   return ForScript(j.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
 }
 
+// Escaped, with its lines as lines; those at the end that are empty are left out.
+std::string Lines(std::string_view text) {
+  while (text.ends_with('\n')) text.remove_suffix(1);
+  std::string out;
+  for (const char c : EscapeHtml(text)) {
+    if (c == '\n') {
+      out += "<br>";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
 std::string Cells(const std::vector<std::string>& cells, const char* tag) {
   std::string out;
   for (const std::string& cell : cells) {
-    out += std::string("<") + tag + ">";
-    for (const char c : EscapeHtml(cell)) {
-      if (c == '\n') {
-        out += "<br>";
-      } else {
-        out += c;
-      }
-    }
-    out += std::string("</") + tag + ">";
+    out += std::string("<") + tag + ">" + Lines(cell) + "</" + tag + ">";
   }
   return out;
 }
@@ -85,7 +91,7 @@ std::string TableCard(const std::vector<std::string>& header,
 std::string ListCard(const std::vector<std::pair<std::string, std::string>>& entries) {
   std::string out = "<div class=\"card\"><dl>";
   for (const auto& [name, value] : entries) {
-    out += "<dt>" + EscapeHtml(name) + "</dt><dd>" + EscapeHtml(value) + "</dd>\n";
+    out += "<dt>" + EscapeHtml(name) + "</dt><dd>" + Lines(value) + "</dd>\n";
   }
   return out + "</dl></div>\n";
 }

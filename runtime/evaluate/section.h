@@ -36,13 +36,13 @@ std::string SectionText(std::string_view text);
 std::string ChartCard(const Chart& chart);
 std::string ChartGrid(std::span<const Chart> charts);
 
-// A table in a card: cells are plain text, cut into lines by '\n'. A row whose index is in `marked` is shaded. `note` below
-// it may be empty.
+// A table in a card: cells are plain text, cut into lines by '\n'. A row whose index is in `marked`
+// is shaded. `note` below it may be empty.
 std::string TableCard(const std::vector<std::string>& header,
                       const std::vector<std::vector<std::string>>& rows,
                       const std::vector<size_t>& marked, std::string_view note);
 
-// A list of names and values, as for where numbers come from; plain text.
+// A list of names and values, as for where numbers come from; plain text, cut into lines by '\n'.
 std::string ListCard(const std::vector<std::pair<std::string, std::string>>& entries);
 
 // The self-contained page: title and subtitle are plain text, sections HTML.

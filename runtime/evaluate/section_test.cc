@@ -8,6 +8,8 @@ namespace {
 TEST(Section, TextIsEscaped) {
   EXPECT_EQ(SectionHead("a < b"), "<h2>a &lt; b</h2>\n");
   EXPECT_EQ(SectionText("\"x\" & y"), "<p>&quot;x&quot; &amp; y</p>\n");
+  EXPECT_NE(ListCard({{"k", "one\n <two>\n"}}).find("<dd>one<br> &lt;two&gt;</dd>"),
+            std::string::npos);
   EXPECT_NE(ListCard({{"<k>", "<v>"}}).find("<dt>&lt;k&gt;</dt><dd>&lt;v&gt;</dd>"),
             std::string::npos);
   const std::string table = TableCard({"two\nlines"}, {{"<1>"}, {"2"}}, {1}, "a & b");
