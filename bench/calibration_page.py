@@ -2,7 +2,8 @@
 from calibration import TEXTS, WINDOWS
 from readme_table import machine_words, table, with_error
 
-KINDS = {"uniform": "all heads alike", "layer": "by layer", "head": "by layer and head",
+KINDS = {"uniform": "all heads alike", "pair": "by layer, K and V alike",
+         "layer": "by layer, K and V apart", "head": "by head, K and V apart",
          "auto": "the better of both"}
 
 

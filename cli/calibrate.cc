@@ -75,7 +75,8 @@ void CalibrateFlags::Add(CLI::App* app) {
                   "What is minimized: kld, or cosine (of attention outputs); both are reported")
       ->capture_default_str();
   app->add_option("--granularity", granularity,
-                  "layer, head, or auto: what measures better end to end")
+                  "layer, head, or auto: what measures better end to end; pair, to compare with: "
+                  "K and V of a layer alike")
       ->capture_default_str();
   app->add_option("--recent-len", recent_len, "Recent tokens kept at 8 bit, in blocks of 64")
       ->capture_default_str();
@@ -155,8 +156,9 @@ Status CalibrateFlags::Validate() const {
   if (objective != "kld" && objective != "cosine") {
     return InvalidArgument("--objective '", objective, "' is not kld or cosine");
   }
-  if (granularity != "auto" && granularity != "layer" && granularity != "head") {
-    return InvalidArgument("--granularity '", granularity, "' is not auto, layer or head");
+  if (granularity != "auto" && granularity != "layer" && granularity != "head" &&
+      granularity != "pair") {
+    return InvalidArgument("--granularity '", granularity, "' is not auto, layer, head or pair");
   }
   const auto positive = [](const char* flag, const std::optional<double>& v) -> Status {
     if (!v || (*v > 0 && *v < 1e6)) return OkStatus();
@@ -298,7 +300,9 @@ Result<int> RunCalibrate(const CalibrateFlags& flags) {
   options.uniform = flags.uniform;
   options.objective = flags.objective == "kld" ? Objective::kKld : Objective::kCosine;
   if (flags.granularity != "auto") {
-    options.granularity = flags.granularity == "layer" ? Granularity::kLayer : Granularity::kHead;
+    options.granularity = flags.granularity == "layer"  ? Granularity::kLayer
+                          : flags.granularity == "head" ? Granularity::kHead
+                                                        : Granularity::kPair;
   }
   options.pool = loaded.pool.get();
   options.journal = &journal;
@@ -338,7 +342,10 @@ Result<int> RunCalibrate(const CalibrateFlags& flags) {
   TQ_RETURN_IF_ERROR(profile.Save(out));
   std::string into_path;
   if (flags.write_into) {
-    TQ_ASSIGN_OR_RETURN(const WrittenProfile into, WriteProfileInto(loaded.path, profile));
+    ProgressBar writing(flags.output.quiet);
+    TQ_ASSIGN_OR_RETURN(const WrittenProfile into,
+                        WriteProfileInto(loaded.path, profile, "", writing.sink()));
+    writing.Clear();
     for (const std::string& n : into.notes) PrintNote(flags.output, n);
     into_path = into.path;
   }
@@ -372,7 +379,10 @@ Result<int> RunCalibrate(const CalibrateFlags& flags) {
     PrintOut(j.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
   } else {
     PrintOut(CalibrateText(result) + WhatNext(flags, out, out == beside));
-    if (flags.write_into) PrintOut(fmt::format("Written into {}\n", into_path));
+    if (flags.write_into) {
+      PrintOut(fmt::format("Written into {}{}\n", into_path,
+                           IsDirectory(model_path) ? "" : ", a copy of the model that carries it"));
+    }
     if (!flags.report.empty()) PrintOut(fmt::format("Report: {}\n", flags.report));
   }
   return profile.quality->passed ? kDone : kCheckFailed;

@@ -1,5 +1,7 @@
 #include "runtime/calibrate/calibrate.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -146,6 +148,7 @@ Status Calibration::ChooseBase() {
                     all.rungs,
                     BitsOf(ladder_, costs_, all),
                     0,
+                    {},
                     {}};
   return OkStatus();
 }
@@ -175,9 +178,10 @@ Status Calibration::Verify() {
         budget_bits_ || OverWindows(result_.held_out_uniform).mean() <= options_.target_kld;
     if (gain.mean() <= gain.stderr_of_mean() && reaches && options_.objective == Objective::kKld) {
       result_.kept_uniform = true;
-      Say(StrCat("on held-out text the allocation gains ", gain.mean(), " +- ",
-                 gain.stderr_of_mean(), " KL over ", uniform->name,
-                 ": the simpler profile is kept"));
+      Say(fmt::format(
+          "on held-out text the allocation gains {:.6f} ± {:.6f} KL over {}: the simpler "
+          "profile is kept",
+          gain.mean(), gain.stderr_of_mean(), uniform->name));
       result_.chosen = *uniform;
       TQ_RETURN_IF_ERROR(MeasureTrials({&result_.chosen}, kVerify));
       result_.held_out = result_.held_out_uniform;

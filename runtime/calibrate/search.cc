@@ -1,4 +1,6 @@
 // Calibration's second half: allocations, measured end to end, and aligned layer by layer.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -105,10 +107,13 @@ Status Calibration::Search() {
     Granularity granularity;
     double v_weight;
   };
-  constexpr Shape kShapes[] = {
-      {"layers", Granularity::kLayer, 1},          {"layers, V x 0.5", Granularity::kLayer, 0.5},
-      {"layers, V x 2", Granularity::kLayer, 2},   {"heads", Granularity::kHead, 1},
-      {"heads, V x 0.5", Granularity::kHead, 0.5}, {"heads, V x 2", Granularity::kHead, 2}};
+  constexpr Shape kShapes[] = {{"K and V alike", Granularity::kPair, 1},
+                               {"layers", Granularity::kLayer, 1},
+                               {"layers, V x 0.5", Granularity::kLayer, 0.5},
+                               {"layers, V x 2", Granularity::kLayer, 2},
+                               {"heads", Granularity::kHead, 1},
+                               {"heads, V x 0.5", Granularity::kHead, 0.5},
+                               {"heads, V x 2", Granularity::kHead, 2}};
   std::vector<ChoiceRequest> requests;
   std::vector<CalibrateTrial> trials;
   double budget = budget_bits_.value_or(0);
@@ -124,6 +129,7 @@ Status Calibration::Search() {
   }
   for (const Shape& s : kShapes) {
     if (options_.granularity && *options_.granularity != s.granularity) continue;
+    if (!options_.granularity && s.granularity == Granularity::kPair) continue;
     if (!options_.granularity && s.granularity == Granularity::kHead && arch_.num_kv_heads == 1) {
       continue;
     }
@@ -144,7 +150,7 @@ Status Calibration::Search() {
     if (gain.mean() > gain.stderr_of_mean()) best = t;
   }
   for (const CalibrateTrial& t : trials) {
-    Say(StrCat("measured ", t.name, ": ", t.bits, " bits, KL ", t.kld()));
+    Say(fmt::format("measured {}: {:.3f} bits, KL {:.6f}", t.name, t.bits, t.kld()));
   }
   result_.trials = trials;
   result_.chosen = trials[best];
@@ -166,8 +172,8 @@ Status Calibration::ReachTarget(ChoiceRequest request, const std::string& name) 
     request.max_cost = options_.target_kld / scale;
     TQ_ASSIGN_OR_RETURN(CalibrateTrial trial, Choose(StrCat(name, ", round ", round + 1), request));
     TQ_RETURN_IF_ERROR(MeasureTrials({&trial}, kSearch));
-    Say(StrCat("measured ", trial.name, ": ", trial.bits, " bits, KL ", trial.kld(), " for ",
-               options_.target_kld));
+    Say(fmt::format("measured {}: {:.3f} bits, KL {:.6f} for {:g}", trial.name, trial.bits,
+                    trial.kld(), options_.target_kld));
     const bool within = trial.kld() <= options_.target_kld;
     if (within && (!reached || trial.bits < reached->bits)) {
       reached = trial;
@@ -268,9 +274,11 @@ Status Calibration::Align() {
         request.least_rungs[h][side] = std::min(TopRung(side), trial.rungs[h][side] + 1);
       }
       raised[l] = true;
-      Say(StrCat("alignment: layer ", l, " has an attention output error of ",
-                 result_.layers[l].output_error, " (cosine ", result_.layers[l].output_cosine,
-                 "); raising ", side == 0 ? "K" : "V"));
+      Say(fmt::format(
+          "alignment: layer {} has an attention output error of {:.3f} (cosine {:.4f}); "
+          "raising {}",
+          l, result_.layers[l].output_error, result_.layers[l].output_cosine,
+          side == 0 ? "K" : "V"));
     }
     if (!budget_bits_) {
       // Without a budget the raised layers add to the bits.
@@ -296,13 +304,13 @@ Status Calibration::Align() {
   const GroupedMean harm = PairedDifference(result_.chosen, trial);
   result_.trials.push_back(trial);
   if (options_.objective == Objective::kKld && harm.mean() > harm.stderr_of_mean()) {
-    Say(StrCat("alignment: taken back, the KL grows from ", result_.chosen.kld(), " to ",
-               trial.kld()));
+    Say(fmt::format("alignment: taken back, the KL grows from {:.6f} to {:.6f}",
+                    result_.chosen.kld(), trial.kld()));
     fill(before);
     return OkStatus();
   }
-  Say(StrCat("alignment: KL ", result_.chosen.kld(), " before, ", trial.kld(), " after, at ",
-             trial.bits, " bits"));
+  Say(fmt::format("alignment: KL {:.6f} before, {:.6f} after, at {:.3f} bits", result_.chosen.kld(),
+                  trial.kld(), trial.bits));
   for (size_t l = 0; l < raised.size(); ++l) result_.layers[l].raised = raised[l];
   result_.chosen = trial;
   request_ = request;

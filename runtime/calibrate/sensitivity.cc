@@ -159,7 +159,8 @@ Status Calibration::MeasureHeads() {
       order.push_back({floor[h][side], {layer, static_cast<int>(h) % arch_.num_kv_heads, side}});
     }
   });
-  if (arch_.num_kv_heads > 1 && options_.granularity != Granularity::kLayer) {
+  if (arch_.num_kv_heads > 1 && options_.granularity != Granularity::kLayer &&
+      options_.granularity != Granularity::kPair) {
     std::stable_sort(order.begin(), order.end(),
                      [](const auto& a, const auto& b) { return a.first > b.first; });
     order.resize(static_cast<size_t>(

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "turboquant/calibrate/allocation.h"
 #include "turboquant/codec/record_layout.h"
@@ -18,19 +19,23 @@ size_t HeadBytes(const HeadFormat& f, int head_dim) {
   return RecordLayout::For(f, head_dim).bytes + SideInfoBytes(f);
 }
 
-// K or V of one head, or of all heads of a layer.
+// What has one rung: K or V of one head or of all heads of a layer, or both of a layer.
 struct Site {
   size_t first_head = 0, num_heads = 1;
-  int side = 0;
+  std::vector<int> sides;
   std::vector<int> rungs;  // of its choices
 };
 
 constexpr Side kSides[] = {Side::kK, Side::kV};
 
-double Sum(const SiteCosts& costs, const Site& site, int rung) {
+double Sum(const SiteCosts& costs, const Site& site, int rung, double v_weight = 1) {
   double sum = 0;
-  for (size_t h = 0; h < site.num_heads; ++h) {
-    sum += costs.costs[site.first_head + h][site.side][static_cast<size_t>(rung)];
+  for (const int side : site.sides) {
+    double of_side = 0;
+    for (size_t h = 0; h < site.num_heads; ++h) {
+      of_side += costs.costs[site.first_head + h][side][static_cast<size_t>(rung)];
+    }
+    sum += of_side * (side == 1 ? v_weight : 1);
   }
   return sum;
 }
@@ -39,17 +44,21 @@ std::vector<Site> MakeSites(const FormatLadder& ladder, const SiteCosts& costs,
                             const ChoiceRequest& request) {
   std::vector<Site> sites;
   const auto heads = static_cast<size_t>(costs.num_kv_heads);
-  const size_t step = request.granularity == Granularity::kLayer ? heads : 1;
+  const size_t step = request.granularity == Granularity::kHead ? 1 : heads;
+  std::vector<std::vector<int>> sides = {{0}, {1}};
+  if (request.granularity == Granularity::kPair) sides = {{0, 1}};
   for (int layer = 0; layer < costs.num_layers; ++layer) {
     if (costs.fixed[static_cast<size_t>(layer)]) continue;
     for (size_t first = 0; first < heads; first += step) {
-      for (int side = 0; side < 2; ++side) {
-        Site site{static_cast<size_t>(layer) * heads + first, step, side, {}};
-        int least = 0;
-        for (size_t h = 0; h < step && !request.least_rungs.empty(); ++h) {
-          least = std::max(least, request.least_rungs[site.first_head + h][side]);
+      for (const std::vector<int>& of : sides) {
+        Site site{static_cast<size_t>(layer) * heads + first, step, of, {}};
+        int least = 0, rungs = std::numeric_limits<int>::max();
+        for (const int side : of) {
+          for (size_t h = 0; h < step && !request.least_rungs.empty(); ++h) {
+            least = std::max(least, request.least_rungs[site.first_head + h][side]);
+          }
+          rungs = std::min(rungs, static_cast<int>(ladder.of(kSides[side]).size()));
         }
-        const int rungs = static_cast<int>(ladder.of(kSides[side]).size());
         for (int r = std::min(least, rungs - 1); r < rungs; ++r) site.rungs.push_back(r);
         sites.push_back(std::move(site));
       }
@@ -132,13 +141,15 @@ Result<ChosenFormats> ChooseFormats(const FormatLadder& ladder, const SiteCosts&
   for (const Site& site : sites) {
     AllocationSite& a = allocation.emplace_back();
     for (const int rung : site.rungs) {
-      const double cost = Sum(costs, site, rung) * (site.side == 1 ? request.v_weight : 1);
+      const double cost = Sum(costs, site, rung, request.v_weight);
       const double powered = std::pow(cost, request.power);
       plain_sum += cost;
       powered_sum += powered;
-      a.choices.push_back(
-          {site.num_heads * SideBytes(ladder.of(kSides[site.side])[rung], costs.head_dim),
-           powered});
+      size_t bytes = 0;
+      for (const int side : site.sides) {
+        bytes += site.num_heads * SideBytes(ladder.of(kSides[side])[rung], costs.head_dim);
+      }
+      a.choices.push_back({bytes, powered});
     }
   }
   if (powered_sum > 0) {
@@ -170,7 +181,7 @@ Result<ChosenFormats> ChooseFormats(const FormatLadder& ladder, const SiteCosts&
   for (size_t s = 0; s < sites.size(); ++s) {
     const int rung = sites[s].rungs[static_cast<size_t>(a->choices[s])];
     for (size_t h = 0; h < sites[s].num_heads; ++h) {
-      chosen.rungs[sites[s].first_head + h][sites[s].side] = rung;
+      for (const int side : sites[s].sides) chosen.rungs[sites[s].first_head + h][side] = rung;
     }
     chosen.cost += Sum(costs, sites[s], rung);
   }

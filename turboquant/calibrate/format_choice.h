@@ -33,8 +33,8 @@ struct SiteCosts {
   std::vector<std::array<std::vector<double>, 2>> costs;
 };
 
-// Heads of a layer together, or each by itself; K and V always apart.
-enum class Granularity { kLayer, kHead };
+// What has one width: K and V of a layer; K, or V, of a layer; K, or V, of a head.
+enum class Granularity { kPair, kLayer, kHead };
 
 struct ChoiceRequest {
   std::optional<double> max_bits = {};  // per value of the chosen layers, everything counted

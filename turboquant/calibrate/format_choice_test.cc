@@ -46,6 +46,14 @@ TEST(FormatChoice, FindsThePlantedLayerAndHead) {
   const auto layers = ChooseFormats(ladder, costs, request);
   EXPECT_EQ(layers->rungs[2], layers->rungs[3]);
   EXPECT_LE(chosen->cost, layers->cost);
+  // With K, V too, whatever it needs.
+  request.granularity = Granularity::kPair;
+  const auto pairs = ChooseFormats(ladder, costs, request);
+  ASSERT_TRUE(pairs.ok()) << pairs.status().ToString();
+  for (const auto& rungs : pairs->rungs) EXPECT_EQ(rungs[0], rungs[1]);
+  EXPECT_GT(pairs->rungs[4][0], pairs->rungs[0][0]);
+  EXPECT_LE(pairs->bits, 2.75);
+  EXPECT_LT(layers->cost, pairs->cost);
 }
 
 TEST(FormatChoice, BitsAreThoseOfTheRecords) {
