@@ -249,7 +249,7 @@ def row_of(profile, context, windows, text, row):
             "windows": windows, "text": text, "bits_per_value": row["bits_per_value"],
             "kld": {"mean": t["kld"]["mean"], "mean_stderr": t["kld"][stderr],
                     **{key: t["kld"][key] for key in ("median", "p99", "p999", "max")}},
-            "same_top": t["same_top"],
+            "kld_by_window": t.get("kld_by_window", []), "same_top": t["same_top"],
             "ppl": {key: t["ppl"][key] for key in ("f16", "ratio", "ratio_stderr")},
             "by_position": [[b["first"], b["end"], b["kld_mean"]] for b in row["by_position"]]}
 

@@ -1,4 +1,6 @@
 """The tables of docs/reference/calibration.md, from what bench/calibration.py measured."""
+import statistics
+
 from calibration import TEXTS, WINDOWS
 from readme_table import machine_words, table, with_error
 
@@ -38,9 +40,16 @@ def format_name(row):
 
 
 def change(rows, reference):
+    """Of the mean KL, with the error of the mean of the windows' differences."""
     if reference is None or reference == rows:
         return ""
-    return f"{100 * (mean(rows) / mean(reference) - 1):+.0f} %"
+    differences = [b - a for old, new in zip(reference, rows)
+                   for a, b in zip(old["kld_by_window"], new["kld_by_window"])]
+    text = f"{100 * (mean(rows) / mean(reference) - 1):+.0f}"
+    if len(differences) > 2:
+        error = statistics.stdev(differences) / len(differences) ** 0.5
+        text += f" ± {100 * error / mean(reference):.0f}"
+    return text + " %"
 
 
 def best_uniform(rows, context, like):

@@ -40,6 +40,7 @@ KldStatistics Statistics(const std::string& name, const StreamScores& scores, si
   if (quantizes) s.behind = SummarizeBehind(positions, KldResult::kBehind, windows);
   for (size_t w = first; w < first + count; ++w) {
     s.over_windows.Add(scores.window_means[w], scores.window_positions[w]);
+    s.window_means.push_back(scores.window_means[w]);
   }
   return s;
 }
@@ -127,6 +128,7 @@ Json RowJson(const KldResult& result, const KldRow& row) {
   for (const KldStatistics& t : row.texts) {
     Json text = {{"text", t.name}, {"windows", t.over_windows.groups()}};
     PutStatistics(t, &text);
+    text["kld_by_window"] = t.window_means;  // caches of one text can be compared pair by pair
     j["by_text"].push_back(std::move(text));
   }
   j["by_position"] = Json::array();

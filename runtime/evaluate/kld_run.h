@@ -53,6 +53,7 @@ struct KldStatistics {
   std::string name;
   DivergenceSummary all, behind;  // behind: >= kBehind quantized tokens behind the position
   GroupedMean over_windows;       // of the mean KL
+  std::vector<double> window_means;
 };
 
 struct KldRow {

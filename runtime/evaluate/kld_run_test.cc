@@ -96,6 +96,22 @@ TEST_F(KldRunTest, WhatWasNotMeasuredIsNull) {
   EXPECT_TRUE(j["kld"]["mean"].is_number());
 }
 
+// Windows of equal texts can be compared pair by pair.
+TEST_F(KldRunTest, EveryWindowIsTold) {
+  const auto j = KldJson(Run(Options({"k4v4"}, {500, 500, 500})));
+  double mean = 0;
+  size_t windows = 0;
+  for (const auto& text : j["by_text"]) {
+    for (const auto& kld : text["kld_by_window"]) {
+      mean += kld.get<double>();
+      ++windows;
+    }
+  }
+  ASSERT_EQ(windows, 3u);
+  EXPECT_NEAR(mean / 3, j["kld"]["mean"].get<double>(), 1e-9);
+  EXPECT_GT(mean, 0);
+}
+
 // A changed model may predict this text better by chance: that is not a quality.
 TEST_F(KldRunTest, LowerPerplexityWithMoreDivergenceIsWorse) {
   const auto sentence = [&](bool lower) {
