@@ -270,7 +270,7 @@ Result<Windows> PackWindows(const CorpusEncoder& encoder, const std::vector<Corp
   }
   out->report.skipped = std::move(skipped);
   if (without_template) {
-    out->report.notes.push_back(
+    out->report.notes.emplace_back(
         "the model has no chat template: messages are joined by empty lines");
   }
   return out;

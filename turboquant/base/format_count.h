@@ -8,10 +8,14 @@ namespace tq {
 
 // "131,072", "-1,000".
 inline std::string FormatCount(int64_t n) {
-  std::string digits = std::to_string(n);
+  const std::string digits = std::to_string(n);
   const size_t first = n < 0 ? 1 : 0;
-  for (size_t at = digits.size(); at > first + 3;) digits.insert(at -= 3, ",");
-  return digits;
+  std::string out;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > first && (digits.size() - i) % 3 == 0) out += ',';
+    out += digits[i];
+  }
+  return out;
 }
 
 }  // namespace tq
