@@ -32,7 +32,7 @@ struct QuantizeFlags {
   DataFlags data;
   OutputFlags output;
   int64_t context = 512, calibration_tokens = 16384, eval_tokens = 8192;
-  int64_t feedback_columns = 2048;
+  int64_t feedback_columns = 0;
   int threads = 0;
 
   Status Validate() const;
@@ -44,6 +44,9 @@ Status QuantizeFlags::Validate() const {
     return InvalidArgument("--budget and --max-gib are two words for one limit");
   if (budget && !(*budget > 0 && *budget <= 32)) {
     return InvalidArgument("--budget ", *budget, " is outside 0..32 bits per weight");
+  }
+  if (feedback_columns < 0) {
+    return InvalidArgument("--feedback-columns ", feedback_columns, " is below 0");
   }
   if (max_gib && !(*max_gib > 0))
     return InvalidArgument("--max-gib ", *max_gib, " must be above 0");
@@ -363,9 +366,10 @@ Command AddQuantize(CLI::App& app) {
                    "Held-out tokens on which the result is measured; 0: none")
       ->capture_default_str();
   command
-      ->add_option("--feedback-columns", flags->feedback_columns,
-                   "Rounding with feedback for matrices of up to so many columns; 0: none, in a "
-                   "fraction of the time")
+      ->add_option(
+          "--feedback-columns", flags->feedback_columns,
+          "Rounding with feedback (as GPTQ) in matrices of up to so many columns, 2048 say; "
+          "0: none. It is slow, and was worse than none on the model we measured")
       ->capture_default_str();
   flags->kv.Add(command);
   command->add_option("--threads", flags->threads, "0: one per physical core")
