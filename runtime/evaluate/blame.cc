@@ -353,10 +353,12 @@ Json BlameJson(const BlameResult& r) {
 std::string BlameSection(const BlameResult& r) {
   std::string out = SectionHead("What costs the most");
   out += SectionText(fmt::format(
-      "{} on {} has a mean KL of {:.5f} over {} windows of up to {} tokens. Each layer, and of the "
+      "{} on {} has a mean KL of {:.5f} over {} of up to {} tokens. Each layer, and of the "
       "worst ones K, V and each head, was stored in {} bit in turn; ranked by the KL that this "
       "recovers.",
-      r.candidate_name, r.model_name, r.kld, r.windows, r.context_len, r.restore_bits));
+      r.candidate_name, r.model_name, r.kld,
+      r.windows == 1 ? "1 window" : fmt::format("{} windows", r.windows), r.context_len,
+      r.restore_bits));
   if (!r.informative) out += SectionText("Not informative: " + r.note + ".");
   if (!r.joint.pin.empty()) {
     out += SectionText(fmt::format(

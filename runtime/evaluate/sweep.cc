@@ -70,16 +70,18 @@ Chart TimeChart(const SweepResult& r) {
   chart.kind = Chart::Kind::kPoints;
   chart.title = "Time against KL";
   chart.note = fmt::format(
-      "Median milliseconds of a step after {} tokens; filled: no other is faster and closer",
+      "Median milliseconds of a step after {} tokens; filled: no other is faster and closer; one "
+      "color for each width",
       r.depth);
   chart.x_title = "ms per step";
   chart.y_title = "mean KL";
   chart.y_log = true;
-  for (size_t i = 0; i < r.rows.size(); ++i) {
-    const SweepRow& row = r.rows[i];
+  std::map<std::string, int> colors;  // of the widths, as in BitsChart
+  for (const SweepRow& row : r.rows) {
+    const int color =
+        colors.try_emplace(Family(row.name), static_cast<int>(colors.size()) + 1).first->second;
     if (!row.step_ms) continue;
-    chart.series.push_back(
-        {row.name, {{*row.step_ms, row.all.mean}}, row.on_time_front, static_cast<int>(i) + 1});
+    chart.series.push_back({row.name, {{*row.step_ms, row.all.mean}}, row.on_time_front, color});
   }
   return chart;
 }
@@ -199,9 +201,10 @@ Json SweepJson(const SweepResult& r) {
 
 std::string SweepSection(const SweepResult& r) {
   std::string out = SectionHead("Formats and how fine their scales are");
-  out += SectionText(fmt::format(
-      "{} windows of up to {} tokens through {} with each format beside the plain cache.",
-      r.windows, r.context_len, r.model_name));
+  out += SectionText(
+      fmt::format("{} of up to {} tokens through {} with each format beside the plain cache.",
+                  r.windows == 1 ? "1 window" : fmt::format("{} windows", r.windows), r.context_len,
+                  r.model_name));
   if (!r.informative) out += SectionText("Not informative: " + r.note + ".");
   for (const std::string& finding : r.findings) out += SectionText(finding);
   std::vector<std::vector<std::string>> rows;

@@ -35,7 +35,7 @@ struct LevelSizes {
   size_t wings, colors, most_gates;  // near_duplicates: a password for each combination
   size_t most_facts;                 // distractors
 };
-constexpr LevelSizes kLevels[] = {{"easy", true, 2, 2, 1, 12}, {"hard", false, 4, 2, 40, SIZE_MAX}};
+constexpr LevelSizes kLevels[] = {{"easy", true, 2, 2, 1, 6}, {"hard", false, 4, 2, 40, SIZE_MAX}};
 
 struct Maker {
   const Haystack& haystack;

@@ -75,27 +75,32 @@ std::string Cell(const std::string& text) {
   return "<td>" + EscapeHtml(text) + "</td>";
 }
 
-std::string TallyCells(const Tally& t) {
-  return Cell(fmt::format("{}/{}", t.right, t.trials)) + Cell(PercentRange(t.interval));
+// A number with its interval below it, so that several candidates fit a page.
+std::string RangeCell(const char* style, const std::string& text, const std::string& range) {
+  return fmt::format("<td{}>{}<br><span class=\"note\">{}</span></td>", style, text, range);
 }
 
-std::string DifferenceCells(const CandidateTally& c, bool informative) {
-  if (!informative) return "<td class=\"muted\" colspan=\"2\">not informative</td>";
+std::string TallyCell(const Tally& t) {
+  return RangeCell("", fmt::format("{}/{}", t.right, t.trials), PercentRange(t.interval));
+}
+
+std::string DifferenceCell(const CandidateTally& c, bool informative) {
+  if (!informative) return "<td class=\"muted\">not informative</td>";
   const PairedDifference& d = c.difference;
   // Marked only where the interval leaves out 0.
   const char* mark = d.interval.high < 0  ? " class=\"bad\""
                      : d.interval.low > 0 ? " class=\"good\""
                                           : "";
-  return fmt::format("<td{}>{}</td>", mark, SignedPoints(d.difference)) +
-         Cell(fmt::format("{} to {}", SignedPoints(d.interval.low), SignedPoints(d.interval.high)));
+  return RangeCell(mark, SignedPoints(d.difference),
+                   SignedPoints(d.interval.low) + " to " + SignedPoints(d.interval.high));
 }
 
 std::string GroupRow(const std::string& name, const std::string& what, const GroupTally& group) {
   std::string row = "<tr><td>" + EscapeHtml(name);
   if (!what.empty()) row += "<br><span class=\"note\">" + EscapeHtml(what) + "</span>";
-  row += "</td>" + TallyCells(group.baseline);
+  row += "</td>" + TallyCell(group.baseline);
   for (const CandidateTally& c : group.candidates) {
-    row += TallyCells(c.tally) + DifferenceCells(c, group.informative);
+    row += TallyCell(c.tally) + DifferenceCell(c, group.informative);
   }
   return row + "</tr>\n";
 }
@@ -234,8 +239,8 @@ std::string TrialsHtml(const TrialsResult& result, std::span<const TrialKind> ki
   std::string out = SectionText(TrialsVerdict(result)) +
                     "<div class=\"card\"><div class=\"scroll\"><table><tr><th>kind</th>";
   const auto head = [&](const std::string& name, bool is_candidate) {
-    out += "<th>" + EscapeHtml(name) + "<br>right</th><th>95 % interval</th>";
-    if (is_candidate) out += "<th>difference<br>in points</th><th>95 % interval</th>";
+    out += "<th>" + EscapeHtml(name) + "<br>right</th>";
+    if (is_candidate) out += "<th>difference<br>in points</th>";
   };
   head(ColumnName(result.baseline, "baseline"), false);
   for (const std::string& name : result.candidates) head(ColumnName(name, "candidate"), true);
@@ -247,7 +252,7 @@ std::string TrialsHtml(const TrialsResult& result, std::span<const TrialKind> ki
   }
   const GroupTally all = TallyOfInformative(result);
   if (all.informative) out += GroupRow("all informative kinds", "", all);
-  out += "</table></div>\n";
+  out += "</table></div>\n<p class=\"note\">Below each number its 95 % interval.</p>\n";
   const std::string note = TrialsNote(result);
   if (!note.empty()) out += "<p class=\"note\">" + EscapeHtml(note) + ".</p>\n";
   for (size_t c = 0; c < result.candidates.size(); ++c) out += PartedHtml(result, c);

@@ -248,7 +248,7 @@ TEST(Adversarial, AHardTextHoldsManyMoreLookAlikes) {
     return count;
   };
   EXPECT_EQ(lines("near_duplicates", "The password of the"), 4u);
-  EXPECT_EQ(lines("distractors", "The password of"), 12u);
+  EXPECT_EQ(lines("distractors", "The password of"), 6u);
   options.level = AdversarialLevel::kHard;
   EXPECT_GT(lines("near_duplicates", "The password of the"), 40u);
   EXPECT_GT(lines("distractors", "The password of"), 200u);
