@@ -368,17 +368,24 @@ std::string BlameSection(const BlameResult& r) {
         r.joint.pin, r.kld, r.joint.kld, r.kld > 0 ? 100 * r.joint.recovered / r.kld : 0.0,
         r.joint.cost_bits, kJointNote));
   }
-  std::vector<std::vector<std::string>> rows;
   constexpr size_t kShown = 10;
-  for (const auto* list : {&r.layers, &r.sides, &r.heads}) {
+  const std::pair<const char*, const std::vector<BlameEntry>*> lists[] = {
+      {"Whole layers", &r.layers},
+      {"K and V apart, of the worst layers", &r.sides},
+      {"Heads of the worst layers", &r.heads}};
+  for (const auto& [title, list] : lists) {
+    if (list->empty()) continue;
+    std::vector<std::vector<std::string>> rows;
     for (size_t i = 0; i < std::min(kShown, list->size()); ++i) {
       rows.push_back(Cells(r, (*list)[i]));
     }
+    out += TableCard({title, "KL recovered", "of all", "costs", "bits per\nvalue", "mended by"},
+                     rows, {},
+                     fmt::format("Costs at {} tokens, of one sequence.{}", r.context_len,
+                                 list->size() > kShown
+                                     ? fmt::format(" The first {} of {}.", kShown, list->size())
+                                     : std::string()));
   }
-  out += TableCard({"Restored", "KL recovered", "of all", "costs", "bits per\nvalue", "mended by"},
-                   rows, {},
-                   fmt::format("Costs at {} tokens, of one sequence. The first {} of each list.",
-                               r.context_len, kShown));
   std::vector<BlameEntry> by_layer = r.layers;
   std::sort(by_layer.begin(), by_layer.end(),
             [](const BlameEntry& a, const BlameEntry& b) { return a.site.layer < b.site.layer; });

@@ -6,7 +6,9 @@ for (const data of document.querySelectorAll(".plot > script")) {
   const scale = side => {
     if (side === chart.x && named) return axis(side.title, { type: "category" });
     const extra = { type: side.log ? "logarithmic" : "linear" };
-    if (side.log) extra.ticks = { callback: power };
+    // As they are: the library's own style writes small ones as 5.00000E-5.
+    const plain = v => v.toLocaleString("en", { maximumSignificantDigits: 6 });
+    extra.ticks = { callback: side.log ? power : plain };
     if (side === chart.y && chart.kind === "bars") extra.beginAtZero = true;
     return axis(side.title, extra);
   };
