@@ -475,7 +475,7 @@ TEST(SpecFromGguf, AgreesWithTheModelThatIsRun) {
       }
     }
   }
-  EXPECT_EQ(files, 12);
+  EXPECT_EQ(files, 13);
 }
 
 TEST(SpecFromGguf, ErrorsNameTheKey) {

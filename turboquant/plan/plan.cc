@@ -19,7 +19,7 @@ struct NamedWeights {
 };
 // Block formats with their scales: 32 values share 16 bits of scale (q4_1, q5_1: and 16 of
 // minimum); 256 values of the K formats share more, by their layout.
-constexpr std::array<NamedWeights, 14> kWeights = {{
+constexpr std::array<NamedWeights, 15> kWeights = {{
     {"f32", "float32", 32},
     {"bf16", "bfloat16", 16},
     {"f16", "fp16", 16},
@@ -32,6 +32,7 @@ constexpr std::array<NamedWeights, 14> kWeights = {{
     {"q4_1", "q4_1", 5},
     {"q4_0", "int4", 4.5},
     {"q4_k", "q4_k", 4.5},
+    {"mxfp4", "mxfp4", 4.25},
     {"q3_k", "q3_k", 3.4375},
     {"q2_k", "q2_k", 2.625},
 }};
