@@ -5,9 +5,10 @@ usage: bench/attention_cuda.py [--tq FILE] [--quick] [--out FILE] [--commit ID]
 
 Runs `tq bench attention --device cuda` and, for the same shapes, scaled_dot_product_attention over
 a contiguous FP16 cache with each backend that PyTorch offers (cuDNN, flash): CUDA graphs over
-distinct buffers, medians. The time of a format is divided into the fastest FP16 backend's. Formats of
-CENTRED are measured with a centre as well. Writes bench/results/attention_cuda.json. Needs PyTorch with CUDA; --quick measures two batches and one
-depth.
+distinct buffers, medians. ratio_to has the time of the fastest FP16 backend, and of our own FP8
+cache (no peer's is at hand), divided by that of a format. Formats of CENTRED are measured with a
+centre as well. Writes bench/results/attention_cuda.json. Needs PyTorch with CUDA; --quick measures
+two batches and one depth, --depths and --no-center less than all.
 """
 import argparse
 import json
@@ -22,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from common import RESULTS, TQ, output
 
-FORMATS = "k4v4,k3v3,k3v2,k2v2"
+FORMATS = "k4v4,k3v3,k3v2,k2v2,fp8,f16,k8v8,k8v4,k4v4-group32"
 CENTRED = "k4v4,k3v2,k3v2-anchor1"
 Q_HEADS, HEAD_DIM = 32, 128
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
@@ -82,11 +83,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tq", default=str(TQ))
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--depths", default="1024,8192,32768,131072")
+    parser.add_argument("--no-center", action="store_true")
     parser.add_argument("--out", default=str(RESULTS / "attention_cuda.json"))
     parser.add_argument("--commit", default="")
     options = parser.parse_args()
     batches = [1, 4] if options.quick else [1, 4, 8]
-    depths = [131072] if options.quick else [1024, 8192, 32768, 131072]
+    depths = [131072] if options.quick else [int(d) for d in options.depths.split(",")]
     driver = output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").strip()
     document = {"measured_on": {"driver": driver, "torch": torch.__version__,
                                 "cudnn": torch.backends.cudnn.version(),
@@ -94,7 +97,7 @@ def main():
                 "results": []}
     for kv_heads in (32, 8):
         ours_all = []
-        for formats, more in ((FORMATS, []), (CENTRED, ["--center"])):
+        for formats, more in ((FORMATS, []), (CENTRED, ["--center"]))[:1 if options.no_center else 2]:
             part = json.loads(output(
                 options.tq, "bench", "attention", "--device", "cuda", "--kv", formats,
                 "--head-dim", str(HEAD_DIM), "--kv-heads", str(kv_heads), "--group",
@@ -110,9 +113,11 @@ def main():
                 times = [p["us_per_layer"] for p in peers if p["us_per_layer"]]
                 ours = [r for r in ours_all if r["settings"]["batch"] == batch
                         and r["settings"]["depth"] == depth]
+                fp8 = [r["us_per_layer"] for r in ours if r["name"] == "fp8"]
                 for result in ours:
-                    if times:
-                        result["ratio_to"] = {"fastest f16": min(times) / result["us_per_layer"]}
+                    result["ratio_to"] = {name: them[0] / result["us_per_layer"] for name, them in
+                                          (("fastest f16", sorted(times)), ("our fp8", fp8))
+                                          if them}
                 document["results"] += peers + ours
                 line = [f"kv_heads {kv_heads} batch {batch} depth {depth}:"]
                 line += [f"{p['peer'].split()[-1]} "

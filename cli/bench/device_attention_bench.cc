@@ -56,6 +56,12 @@ CacheConfig ConfigOf(const DeviceAttentionCase& c, int layers) {
   return config;
 }
 
+// What the format's products run on.
+const char* TensorCoresOf(const HeadFormat& f) {
+  if (f.k.is_float() != f.v.is_float()) return "INT8 and 16-bit tensor cores";
+  return f.k.is_float() ? "16-bit tensor cores" : "INT8 tensor cores";
+}
+
 struct Forms {
   int64_t open = 0, sealed = 0;  // blocks of one sequence
 };
@@ -232,7 +238,7 @@ Result<int> RunDeviceAttentionBench(const DeviceAttentionPlan& plan, const Outpu
                              {"layers", time->layers},
                              {"launch", "CUDA graph of all layers"},
                              {"filled_by", "repeated blocks behind a shuffled page table"}};
-            r["kernel"] = StrCat("INT8 tensor cores, ", time->rows, " rows, ",
+            r["kernel"] = StrCat(TensorCoresOf(format), ", ", time->rows, " rows, ",
                                  time->blocks_per_multiprocessor, " x ", time->warps_per_block,
                                  " warps a multiprocessor");
             r["us_per_layer"] = time->us_per_layer;

@@ -17,7 +17,8 @@
 //
 // Read: decode_fragments.cuh (what a warp holds), decode_page.cuh (PageScores and PageValues, a
 // sealed page), decode_extras.cuh (centre and anchors), decode_rows.cuh (OpenItem, half an open
-// page), decode_units.cuh (who does what), decode_kernel.cuh (the loop).
+// page), decode_units.cuh (who does what), decode_kernel.cuh (the loop), decode_wide.cuh (8-bit
+// codes, groups, floats).
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -34,18 +35,20 @@ namespace {
 // With more units for each multiprocessor, its warps do not work on one of them together.
 constexpr int64_t kUnitsPerMultiprocessor = 4;
 
-DecodeEntry EntryFor(int head_dim, int rows, bool skips) {
-  if (skips) return SkippingDecodeEntry(head_dim, rows);
+DecodeEntry EntryFor(int head_dim, int rows, DecodeVariant variant) {
+  constexpr auto kPlain = DecodeVariant::kPlain;
+  if (variant == DecodeVariant::kSkip) return SkippingDecodeEntry(head_dim, rows);
+  if (variant == DecodeVariant::kWide) return WideDecodeEntry(head_dim, rows);
   switch (head_dim * 100 + rows) {
-    case 6404: return MakeDecodeEntry<64, 1, 4, false>();
-    case 6408: return MakeDecodeEntry<64, 2, 3, false>();
-    case 6416: return MakeDecodeEntry<64, 4, 2, false>();
-    case 12804: return MakeDecodeEntry<128, 1, 4, false>();
-    case 12808: return MakeDecodeEntry<128, 2, 3, false>();
-    case 12816: return MakeDecodeEntry<128, 4, 2, false>();
-    case 25604: return MakeDecodeEntry<256, 1, 3, false>();
-    case 25608: return MakeDecodeEntry<256, 2, 2, false>();
-    default: return MakeDecodeEntry<256, 4, 1, false>();
+    case 6404: return MakeDecodeEntry<64, 1, 4, kPlain>();
+    case 6408: return MakeDecodeEntry<64, 2, 3, kPlain>();
+    case 6416: return MakeDecodeEntry<64, 4, 2, kPlain>();
+    case 12804: return MakeDecodeEntry<128, 1, 4, kPlain>();
+    case 12808: return MakeDecodeEntry<128, 2, 3, kPlain>();
+    case 12816: return MakeDecodeEntry<128, 4, 2, kPlain>();
+    case 25604: return MakeDecodeEntry<256, 1, 3, kPlain>();
+    case 25608: return MakeDecodeEntry<256, 2, 2, kPlain>();
+    default: return MakeDecodeEntry<256, 4, 1, kPlain>();
   }
 }
 
@@ -57,17 +60,26 @@ size_t SharedBytes(const DecodeEntry& kernel, uint32_t stage_bytes, int num_kv_h
 
 }  // namespace
 
-Status PrepareDecodeKernel(int head_dim, int rows, uint32_t stage_bytes, int num_kv_heads,
-                           bool has_center, bool skips, int64_t num_units, DecodeKernelInfo* info) {
-  const DecodeEntry kernel = EntryFor(head_dim, rows, skips);
+Status PrepareDecodeKernel(int head_dim, int rows, DecodeVariant variant, uint32_t stage_bytes,
+                           int num_kv_heads, bool has_center, int64_t num_units,
+                           DecodeKernelInfo* info) {
+  const DecodeEntry kernel = EntryFor(head_dim, rows, variant);
   const size_t few = SharedBytes(kernel, stage_bytes, num_kv_heads, 0, kFewDecodeWarps);
   TQ_ASSIGN_OR_RETURN(const CudaDeviceInfo device, GetCudaDeviceInfo());
   cudaFuncAttributes attributes;
   TQ_RETURN_IF_ERROR(TQ_CUDA(cudaFuncGetAttributes(&attributes, kernel.function)));
   const size_t limit = device.shared_bytes_per_block - attributes.sharedSizeBytes;
-  if (few > limit) {
+  constexpr uint32_t kTable = sizeof(DecodeCenter::digits);
+  const size_t fixed = SharedBytes(kernel, stage_bytes, num_kv_heads, has_center ? kTable : 0, 0);
+  const auto fit =
+      static_cast<int>((limit - std::min(limit, fixed)) / kernel.warp_bytes(stage_bytes));
+  const int many_warps = std::min(kernel.max_warps, fit);
+  // Float rows are large: a wide kernel may have fewer warps than that.
+  const bool wide = variant == DecodeVariant::kWide;
+  if (wide ? many_warps < 1 : few > limit) {
     return Unsupported("cuda decode attention: head_dim ", head_dim, " with ", rows,
-                       " rows and records of this format needs ", few,
+                       " rows and records of this format needs ",
+                       wide ? fixed + kernel.warp_bytes(stage_bytes) : few,
                        " bytes of shared memory a thread block, ", device.name, " has ", limit,
                        "; supported there: fewer bits, or a smaller head_dim");
   }
@@ -82,18 +94,25 @@ Status PrepareDecodeKernel(int head_dim, int rows, uint32_t stage_bytes, int num
         blocks, kernel.function, 32 * warps,
         SharedBytes(kernel, stage_bytes, num_kv_heads, center_bytes, warps)));
   };
-  constexpr uint32_t kTable = sizeof(DecodeCenter::digits);
   // All warps of a multiprocessor may work on one range, so that they end together; or several
   // thread blocks on one each, of which one computes while another begins or ends a unit. Which is
   // faster was measured on an H200 at 131,072 tokens: the first with centres, whose table then
   // always fits (by 3 to 20 %), and without where no warp is lost by it and there are units enough
   // (6 to 9 %, with k3v2 and k3v3); the second otherwise (4 to 8 %).
-  const size_t fixed = SharedBytes(kernel, stage_bytes, num_kv_heads, has_center ? kTable : 0, 0);
-  const auto fit =
-      static_cast<int>((limit - std::min(limit, fixed)) / kernel.warp_bytes(stage_bytes));
-  const int many_warps = std::min(kernel.max_warps, fit);
-  const bool together =
+  bool together =
       has_center || (many_warps == kernel.max_warps && num_units >= device.num_multiprocessors / 2);
+  if (wide && many_warps <= kFewDecodeWarps) {
+    info->warps_per_block = many_warps;
+    info->center_bytes = has_center ? kTable : 0;
+    info->blocks_per_multiprocessor = 1;
+    info->num_blocks = device.num_multiprocessors;
+    return OkStatus();
+  }
+  if (wide) {  // more of them where a second thread block would not fit
+    int blocks = 0;
+    TQ_RETURN_IF_ERROR(blocks_with(kFewDecodeWarps, 0, &blocks));
+    together |= many_warps > kFewDecodeWarps * blocks;
+  }
   if (together && many_warps > kFewDecodeWarps &&
       num_units <= kUnitsPerMultiprocessor * device.num_multiprocessors) {
     info->warps_per_block = many_warps;
@@ -113,9 +132,9 @@ Status PrepareDecodeKernel(int head_dim, int rows, uint32_t stage_bytes, int num
   return OkStatus();
 }
 
-Status LaunchDecodeKernel(int head_dim, int rows, bool skips, const DecodeParams& params,
+Status LaunchDecodeKernel(int head_dim, int rows, DecodeVariant variant, const DecodeParams& params,
                           const DecodeKernelInfo& info, void* stream) {
-  const DecodeEntry kernel = EntryFor(head_dim, rows, skips);
+  const DecodeEntry kernel = EntryFor(head_dim, rows, variant);
   kernel.function<<<info.num_blocks, 32 * info.warps_per_block,
                     SharedBytes(kernel, params.stage_bytes, params.num_kv_heads,
                                 params.center_bytes, info.warps_per_block),

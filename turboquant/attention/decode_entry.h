@@ -14,5 +14,7 @@ struct DecodeEntry {
 };
 // With skipping of V: 4 and 8 rows.
 DecodeEntry SkippingDecodeEntry(int head_dim, int rows);
+// For formats besides plain 2- to 4-bit ones: 4 and 8 rows.
+DecodeEntry WideDecodeEntry(int head_dim, int rows);
 
 }  // namespace tq

@@ -14,8 +14,8 @@ namespace {
 
 // o / l of one row (a warp), rotated back, to the output. m, reference: what l and `skipped` are
 // relative to.
-template <bool kSkip, int kDim>
-__device__ void WriteRow(const DecodeParams& p, const Unit& u, const uint32_t* v_signs, int rows,
+template <DecodeVariant kVariant, int kDim>
+__device__ void WriteRow(const DecodeParams& p, const Unit& u, const DecodeHead& head, int rows,
                          int row, float m, float l, float reference, const SkippedMass& skipped,
                          float (&o)[kDim / 32], int lane) {
   constexpr int kEach = kDim / 32;
@@ -24,8 +24,10 @@ __device__ void WriteRow(const DecodeParams& p, const Unit& u, const uint32_t* v
   const float inverse = l > 0 ? 1.f / l : 0.f;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) o[i] *= inverse;
-  Hadamard<kDim>(o, lane, rsqrtf(static_cast<float>(kDim)));
-  FlipSigns<kDim>(v_signs, o, lane);
+  if (kVariant != DecodeVariant::kWide || head.v_rotated != 0) {
+    Hadamard<kDim>(o, lane, rsqrtf(static_cast<float>(kDim)));
+    FlipSigns<kDim>(head.v_signs, o, lane);
+  }
   const int64_t to =
       ((static_cast<int64_t>(u.tile.sequence) * p.num_tokens + u.tile.first_token + token) *
            p.num_kv_heads * p.group +
@@ -33,7 +35,7 @@ __device__ void WriteRow(const DecodeParams& p, const Unit& u, const uint32_t* v
       kDim;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) StoreIo(p.out, to + lane * kEach + i, o[i], p.io);
-  if constexpr (kSkip) {
+  if constexpr (kVariant == DecodeVariant::kSkip) {
     if (p.skipped == nullptr || lane != 0) return;
     const float all = skipped.mass + l * ptx::Exp2(m - reference);
     const float part = all > 0 ? 1.f / all : 0.f;
@@ -48,10 +50,11 @@ constexpr int kPartWidth = kSkip ? 2 : 1;
 
 // Merges the parts [first, first + count) of a unit and writes the output. Warps share a row when
 // there are few rows; each has every n-th part, and its ring for what it found. The order is fixed.
-template <bool kSkip, int kDim, int kTiles>
-__device__ void MergeParts(const DecodeParams& p, const Unit& u, const uint32_t* v_signs,
+template <DecodeVariant kVariant, int kDim, int kTiles>
+__device__ void MergeParts(const DecodeParams& p, const Unit& u, const DecodeHead& head,
                            int64_t first, int count, int warp, int lane, uint8_t* rings,
                            size_t warp_bytes, const Shared<kDim, kTiles>& sh) {
+  constexpr bool kSkip = kVariant == DecodeVariant::kSkip;
   constexpr int kRows = 4 * kTiles, kEach = kDim / 32;
   const int rows = min(kRows, u.tile.num_tokens * p.group - u.row_group * kRows);
   constexpr int kWide = kEach % 4 == 0 ? 4 : 2;
@@ -134,7 +137,7 @@ __device__ void MergeParts(const DecodeParams& p, const Unit& u, const uint32_t*
       }
     }
     if (row < rows && turn == 0) {
-      WriteRow<kSkip, kDim>(p, u, v_signs, kRows, row, top, l, sh.reference[row], skipped, o, lane);
+      WriteRow<kVariant, kDim>(p, u, head, kRows, row, top, l, sh.reference[row], skipped, o, lane);
     }
   }
 }
@@ -143,14 +146,21 @@ __device__ void MergeParts(const DecodeParams& p, const Unit& u, const uint32_t*
 constexpr uint32_t kOtherBarrier = sizeof(uint64_t);
 constexpr uint32_t kValueBarriers = 2 * sizeof(uint64_t);
 
-template <int kDim, int kTiles, int kMinBlocks, bool kSkip>
+template <int kDim, int kTiles, int kMinBlocks, DecodeVariant kVariant>
 __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
     DecodeKernel(const __grid_constant__ DecodeParams p) {
+  constexpr bool kSkip = kVariant == DecodeVariant::kSkip;
+  constexpr bool kWide = kVariant == DecodeVariant::kWide;
   constexpr int kRows = 4 * kTiles, kEach = kDim / 32;
   extern __shared__ __align__(128) uint8_t dynamic[];
   auto& sh = *reinterpret_cast<Shared<kDim, kTiles>*>(dynamic);
   auto* const index = reinterpret_cast<DecodeHeadIndex*>(dynamic + RoundUp<size_t>(sizeof(sh), 16));
-  uint8_t* const center = dynamic + CenterOffset<kDim, kTiles>(p.num_kv_heads);
+  uint8_t* const center = dynamic + CenterOffset<kDim, kTiles, kWide>(p.num_kv_heads);
+  [[maybe_unused]] WideShared<kDim, kTiles>* wide = nullptr;
+  if constexpr (kWide) {
+    wide = reinterpret_cast<WideShared<kDim, kTiles>*>(
+        dynamic + CenterOffset<kDim, kTiles, false>(p.num_kv_heads));
+  }
   uint8_t* const warps = center + p.center_bytes;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int num_warps = static_cast<int>(blockDim.x / 32);
@@ -283,10 +293,9 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
       issue(block, ids[0]);
       if (kSkip && !ptx::kHasBulkCopy) ptx::CopyAsyncCommit();  // in place of values
       issue(block + num_warps, ids[1]);
-      static_assert(sizeof(DecodeHead) / 4 <= 32 * kFewDecodeWarps, "a word a thread");
-      if (threadIdx.x < sizeof(DecodeHead) / 4) {
-        reinterpret_cast<uint32_t*>(&sh.head)[threadIdx.x] =
-            reinterpret_cast<const uint32_t*>(&p.heads[u.head])[threadIdx.x];
+      for (uint32_t i = threadIdx.x; i < sizeof(DecodeHead) / 4; i += blockDim.x) {
+        reinterpret_cast<uint32_t*>(&sh.head)[i] =
+            reinterpret_cast<const uint32_t*>(&p.heads[u.head])[i];
       }
       if (threadIdx.x == blockDim.x - 1) {
         sh.first_part = sh.ranges.Of(u.begin);
@@ -299,7 +308,7 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
           reinterpret_cast<uint4*>(center)[i] = __ldg(table + i);
         }
       }
-      PrepareQueries<kDim, kTiles>(p, u, &sh, warp, lane);
+      PrepareQueries<kWide, kDim, kTiles>(p, u, &sh, wide, warp, lane);
       __syncthreads();
       if constexpr (kSkip) {
         SetSkipLimits<kDim, kTiles>(p, u, &sh, warps, warp_bytes, warp, lane);
@@ -310,10 +319,14 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
       if (begin < num_open) {
         LoadQueries<kDim, kTiles>(sh.row_digits, sh.row_scale, nullptr, lane, &q);
         for (int i = begin + warp; i < min(end, num_open); i += num_warps) {
-          OpenItem<kDim, kTiles>(p, u, head, i, sh, q, lane, &state);
+          OpenItem<kWide, kDim, kTiles>(p, u, head, i, sh, wide, q, lane, &state);
         }
       }
-      LoadQueries<kDim, kTiles>(sh.code_digits, sh.code_scale, sh.code_offset, lane, &q);
+      if (kWide && head.k_groups.len > 0) {
+        LoadQueries<kDim, kTiles>(sh.row_digits, sh.row_scale, nullptr, lane, &q);
+      } else {
+        LoadQueries<kDim, kTiles>(sh.code_digits, sh.code_scale, sh.code_offset, lane, &q);
+      }
       SumStart start;
       *reinterpret_cast<int4*>(start.values) = *reinterpret_cast<const int4*>(sh.start);
       PageLayout layout;
@@ -337,6 +350,9 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
       }
       layout.k_anchors = head.k_anchors, layout.v_anchors = head.v_anchors;
       layout.num_anchors = head.num_anchors, layout.anchor_bits = head.anchor_bits;
+      layout.head = &head;
+      layout.plain_k = !IsFloat(head.k_kind) && head.k_groups.len == 0;
+      layout.plain_v = !IsFloat(head.v_kind) && head.v_groups.len == 0;
       const bool extras = head.center >= 0 || head.num_anchors > 0;
       uint32_t next = id_of(block + 2 * num_warps);
       const uint8_t* page = ring;
@@ -357,9 +373,9 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
           if (!ptx::kHasBulkCopy || head.center >= 0) ptx::CopyAsyncWait<1>();
           __syncwarp();
           PageWeights<kTiles> weights;
-          SealedScores<false, kDim, kTiles>(p, u, layout, page, block, start, q, sh, own, lane,
-                                            &state, nullptr, &weights);
-          SealedValues<kDim, kTiles>(layout, page, start, weights, lane, &state);
+          SealedScores<kVariant, kDim, kTiles>(p, u, layout, page, block, start, q, sh, wide, own,
+                                               lane, &state, nullptr, &weights);
+          SealedValues<kWide, kDim, kTiles>(layout, page, start, sh.log8, weights, lane, &state);
           __syncwarp();
           issue(block + 2 * num_warps, next);
         } else {
@@ -371,8 +387,8 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
           }
           __syncwarp();
           PageWeights<kTiles> weights;
-          const bool keep = SealedScores<true, kDim, kTiles>(
-              p, u, layout, page, block, start, q, sh, own, lane, &state, &pending, &weights);
+          const bool keep = SealedScores<kVariant, kDim, kTiles>(
+              p, u, layout, page, block, start, q, sh, wide, own, lane, &state, &pending, &weights);
           __syncwarp();
           issue_values(keep, ids[0]);
           issue(block + 2 * num_warps, next);
@@ -381,7 +397,8 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
             wait(other_page, 2);
             if (!ptx::kHasBulkCopy) ptx::CopyAsyncWait<3>();
             __syncwarp();
-            SealedValues<kDim, kTiles>(layout, other_page, start, pending, lane, &state);
+            SealedValues<kWide, kDim, kTiles>(layout, other_page, start, sh.log8, pending, lane,
+                                              &state);
           }
           pending = weights;
           has_pending = keep;
@@ -397,7 +414,8 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
       if (kSkip && has_pending) {
         wait(other_page, 2);
         __syncwarp();
-        SealedValues<kDim, kTiles>(layout, other_page, start, pending, lane, &state);
+        SealedValues<kWide, kDim, kTiles>(layout, other_page, start, sh.log8, pending, lane,
+                                          &state);
       }
       __syncwarp();
       // The ring is empty now: it takes the warps' states.
@@ -441,8 +459,8 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
           }
         }
         if (num_parts == 1) {
-          WriteRow<kSkip, kDim>(p, u, head.v_signs, kRows, row, top, l, sh.reference[row], skipped,
-                                o, lane);
+          WriteRow<kVariant, kDim>(p, u, head, kRows, row, top, l, sh.reference[row], skipped, o,
+                                   lane);
         } else {
           float* part = p.partial_out + (slot * kRows + row) * kDim + lane * kEach;
 #pragma unroll
@@ -470,9 +488,9 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
         __syncthreads();
         if (sh.is_last) {
           __threadfence();
-          MergeParts<kSkip, kDim, kTiles>(
-              p, u, head.v_signs, static_cast<int64_t>(sh.first_part) + unit_index, num_parts, warp,
-              lane, reinterpret_cast<uint8_t*>(of_warp(0) + 1), warp_bytes, sh);
+          MergeParts<kVariant, kDim, kTiles>(
+              p, u, head, static_cast<int64_t>(sh.first_part) + unit_index, num_parts, warp, lane,
+              reinterpret_cast<uint8_t*>(of_warp(0) + 1), warp_bytes, sh);
         }
       }
       ptx::FenceBulkCopy();  // of the rings' memory
@@ -486,10 +504,11 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
   }
 }
 
-template <int kDim, int kTiles, int kMinBlocks, bool kSkip>
+template <int kDim, int kTiles, int kMinBlocks, DecodeVariant kVariant>
 DecodeEntry MakeDecodeEntry() {
-  return {DecodeKernel<kDim, kTiles, kMinBlocks, kSkip>, CenterOffset<kDim, kTiles>,
-          WarpBytes<kTiles>, kFewDecodeWarps * kMinBlocks};
+  return {DecodeKernel<kDim, kTiles, kMinBlocks, kVariant>,
+          CenterOffset<kDim, kTiles, kVariant == DecodeVariant::kWide>, WarpBytes<kTiles>,
+          kFewDecodeWarps * kMinBlocks};
 }
 
 }  // namespace

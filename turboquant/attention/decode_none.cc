@@ -3,10 +3,12 @@
 
 namespace tq {
 
-Status PrepareDecodeKernel(int, int, uint32_t, int, bool, bool, int64_t, DecodeKernelInfo*) {
+Status PrepareDecodeKernel(int, int, DecodeVariant, uint32_t, int, bool, int64_t,
+                           DecodeKernelInfo*) {
   return Unavailable("cuda: this build has no CUDA kernels");
 }
-Status LaunchDecodeKernel(int, int, bool, const DecodeParams&, const DecodeKernelInfo&, void*) {
+Status LaunchDecodeKernel(int, int, DecodeVariant, const DecodeParams&, const DecodeKernelInfo&,
+                          void*) {
   return Unavailable("cuda: this build has no CUDA kernels");
 }
 

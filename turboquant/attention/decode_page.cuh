@@ -3,6 +3,7 @@
 #pragma once
 
 #include "turboquant/attention/decode_extras.cuh"
+#include "turboquant/attention/decode_wide.cuh"
 
 namespace tq {
 namespace {
@@ -126,6 +127,9 @@ struct PageLayout {
   const uint4* center;  // its table of digits; nullptr: none
   uint32_t k_anchors, v_anchors;
   int num_anchors, anchor_bits;
+  // Of wide kernels.
+  const DecodeHead* head;
+  bool plain_k, plain_v;  // as in the other kernels
 };
 
 // The weights of a page's tokens, ready for PV.
@@ -133,22 +137,71 @@ template <int kTiles>
 struct PageWeights {
   uint32_t columns[kTiles][4];
   float unit[kTiles], offset[kTiles];
+  float plain[kTiles][8];  // of wide kernels, of values that are not plain
 };
 
-// Scores of a page, a softmax step, the anchors' values. With kSkip: false, and the state as it
+// Scores of keys that only wide kernels read; see PageScores and FloatScores for their units.
+template <int kDim, int kTiles>
+__device__ __forceinline__ void WideScores(const uint8_t* page, const DecodeHead& head,
+                                           const Shared<kDim, kTiles>& sh,
+                                           const WideShared<kDim, kTiles>& wide,
+                                           const Queries<kDim, kTiles>& q, int lane,
+                                           float (&scores)[kTiles][8]) {
+  if (IsFloat(head.k_kind)) {
+    OfFloatType(head.k_kind,
+                [&]<DecodeCodes kType>() { FloatScores<kType, 4>(page, 0, wide, lane, scores); });
+    return;
+  }
+  OfGroupKind(head.k_kind, [&]<DecodeCodes kKind>() {
+    const uint8_t* const planes = page + head.k_scales;
+    if (head.k_groups.len == 16) {
+      GroupScores<kKind, true>(page, planes, head.k_groups, head.k_table, sh.log8, wide, q, lane,
+                               scores);
+    } else {
+      GroupScores<kKind, false>(page, planes, head.k_groups, head.k_table, sh.log8, wide, q, lane,
+                                scores);
+    }
+  });
+}
+
+// o += values that only wide kernels read.
+template <int kDim, int kTiles>
+__device__ __forceinline__ void WideValues(const uint8_t* page, const DecodeHead& head,
+                                           const float* log8, const PageWeights<kTiles>& weights,
+                                           int lane, State<kDim, kTiles>* state) {
+  const uint8_t* const values = page + head.v_codes;
+  if (IsFloat(head.v_kind)) {
+    OfFloatType(head.v_kind, [&]<DecodeCodes kType>() {
+      FloatValues<kType, 4>(values, 0, kPageLen, weights.plain, weights.unit, lane, state);
+    });
+    return;
+  }
+  OfGroupKind(head.v_kind, [&]<DecodeCodes kKind>() {
+    GroupValues<kKind>(values, page + head.v_scales, head.v_groups, head.v_table, log8,
+                       weights.plain, weights.unit, lane, state);
+  });
+}
+
+// Scores of a page, a softmax step, the anchors' values. With skipping: false, and the state as it
 // was, where no row's weights of the page sum up to more than its limit (SetSkipLimits); `pending`:
 // weights of an earlier page that are still to be used, they follow the state's scale.
-template <bool kSkip, int kDim, int kTiles>
+template <DecodeVariant kVariant, int kDim, int kTiles>
 __device__ __forceinline__ bool SealedScores(
     const DecodeParams& p, const Unit& u, const PageLayout& layout, const uint8_t* page, int block,
     const SumStart& start, const Queries<kDim, kTiles>& q, const Shared<kDim, kTiles>& sh,
-    WarpShared<kTiles>* own, int lane, State<kDim, kTiles>* state,
-    [[maybe_unused]] PageWeights<kTiles>* pending, PageWeights<kTiles>* weights) {
+    [[maybe_unused]] const WideShared<kDim, kTiles>* wide, WarpShared<kTiles>* own, int lane,
+    State<kDim, kTiles>* state, [[maybe_unused]] PageWeights<kTiles>* pending,
+    PageWeights<kTiles>* weights) {
+  constexpr bool kSkip = kVariant == DecodeVariant::kSkip;
+  constexpr bool kWide = kVariant == DecodeVariant::kWide;
   float(*const scales)[kPageLen] = own->scales;
   const uint8_t* const side = page + p.side_at;
   const uint32_t bases = *reinterpret_cast<const uint32_t*>(side);
   const float k_base = __uint_as_float(bases << 16);
-  const float v_base = __uint_as_float(bases & 0xffff0000u);
+  float v_base = __uint_as_float(bases & 0xffff0000u);
+  if constexpr (kWide) {
+    if (IsFloat(layout.v_kind)) v_base = 1;
+  }
   // Two scales of K and of V a lane, shared with the warp.
   {
     const uint8_t* const k2 = page + layout.k_scales;
@@ -162,7 +215,9 @@ __device__ __forceinline__ bool SealedScores(
   const auto qk = [&]<DecodeCodes kKind>() {
     PageScores<kKind>(page, scales[0], layout.k_table, start, q, lane, scores);
   };
-  if (layout.k_kind == DecodeCodes::kTable3) {
+  if (kWide && !layout.plain_k) {
+    WideScores<kDim, kTiles>(page, *layout.head, sh, *wide, q, lane, scores);
+  } else if (layout.k_kind == DecodeCodes::kTable3) {
     qk.template operator()<DecodeCodes::kTable3>();
   } else if (layout.k_kind == DecodeCodes::kTable4) {
     qk.template operator()<DecodeCodes::kTable4>();
@@ -180,7 +235,12 @@ __device__ __forceinline__ bool SealedScores(
   }
   float score_scale[kTiles];
 #pragma unroll
-  for (int n = 0; n < kTiles; ++n) score_scale[n] = q.scale[n] * k_base;
+  for (int n = 0; n < kTiles; ++n) {
+    score_scale[n] = q.scale[n] * k_base;
+    if constexpr (kWide) {
+      if (IsFloat(layout.k_kind)) score_scale[n] = wide->scale[4 * n + lane % 4];
+    }
+  }
   if (layout.special) {
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
@@ -225,6 +285,17 @@ __device__ __forceinline__ bool SealedScores(
     tops[n] = top;
     float sum = 0;
     uint32_t digit_sum[2] = {0, 0};
+    if constexpr (kWide) {
+      if (!layout.plain_v) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          weights->plain[n][i] = ptx::Exp2(fmaf(scores[n][i], scale, -top));
+          sum += weights->plain[n][i];
+        }
+        sums[n] = sum, digit_sums[n] = 0;
+        continue;
+      }
+    }
 #pragma unroll
     for (int t = 0; t < 4; ++t) {
       float digits[2];
@@ -294,9 +365,9 @@ __device__ __forceinline__ bool SealedScores(
 }
 
 // o += the values of a page times its weights.
-template <int kDim, int kTiles>
+template <bool kWide, int kDim, int kTiles>
 __device__ __forceinline__ void SealedValues(const PageLayout& layout, const uint8_t* page,
-                                             const SumStart& start,
+                                             const SumStart& start, const float* log8,
                                              const PageWeights<kTiles>& weights, int lane,
                                              State<kDim, kTiles>* state) {
   const uint8_t* const values = page + layout.v_codes;
@@ -304,7 +375,9 @@ __device__ __forceinline__ void SealedValues(const PageLayout& layout, const uin
     PageValues<kKind>(values, layout.v_table, start, weights.columns, weights.offset, weights.unit,
                       lane, state);
   };
-  if (layout.v_kind == DecodeCodes::kInPlace2) {
+  if (kWide && !layout.plain_v) {
+    WideValues<kDim, kTiles>(page, *layout.head, log8, weights, lane, state);
+  } else if (layout.v_kind == DecodeCodes::kInPlace2) {
     pv.template operator()<DecodeCodes::kInPlace2>();
   } else if (layout.v_kind == DecodeCodes::kTable4) {
     pv.template operator()<DecodeCodes::kTable4>();

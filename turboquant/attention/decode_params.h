@@ -17,8 +17,30 @@ struct DecodeTable {
   uint32_t words[4] = {};
 };
 
-// How codes become levels.
-enum class DecodeCodes : uint32_t { kInPlace2, kTable2, kTable3, kTable4 };
+// How codes become levels; from kInt8 on, and codes with DecodeGroups: by wide kernels only
+// (decode_wide.cuh).
+enum class DecodeCodes : uint32_t {
+  kInPlace2,
+  kTable2,
+  kTable3,
+  kTable4,
+  kInt8,
+  kF16,
+  kBF16,
+  kFP8
+};
+inline constexpr bool IsFloat(DecodeCodes codes) {
+  return codes >= DecodeCodes::kF16;
+}
+
+// Scales of groups of channels; one group of all channels, log8 scales, for plain 8-bit codes.
+struct DecodeGroups {
+  int32_t len = 0;  // channels of a group; 0: the scales are those of a plain kernel, or none
+  int32_t log_len = 0, log_count = 0;
+  uint32_t log8 = 0, affine = 0;  // log8: scales of one byte, else halves
+  float eighth = 0;               // of a step between levels: what offsets beside log8 scales count
+  float bias = 0;                 // stored level less level
+};
 
 // The centre of one KV head (codec/center.h): the score of token j of a block gets, for each pair,
 //   (a c0 + b s0) cos_j + (b c0 - a s0) sin_j,
@@ -55,6 +77,10 @@ struct DecodeHead {
   // Residual rows (codec/anchor.h), in the record.
   uint32_t k_anchors = 0, v_anchors = 0;
   int32_t num_anchors = 0, anchor_bits = 0;
+  // Of wide kernels. Open rows: kInt8 or a float type.
+  DecodeCodes k_open = DecodeCodes::kInt8, v_open = DecodeCodes::kInt8;
+  DecodeGroups k_groups, v_groups;
+  uint32_t k_rotated = 1, v_rotated = 1;
   uint32_t k_signs[kMaxDecodeDim / 32] = {};  // bit c % 32 of word c / 32: channel c is negated
   uint32_t v_signs[kMaxDecodeDim / 32] = {};
 };
@@ -115,6 +141,10 @@ struct DecodeParams {
 // Rows that a thread block works on at once: query tokens x query heads of one KV head.
 inline constexpr int kDecodeRows[] = {4, 8, 16};
 inline constexpr int kMaxSkipRows = 8;
+inline constexpr int kMaxWideRows = 8;
+
+// Which kernel: what skips V, and what reads formats besides plain 2- to 4-bit ones, are apart.
+enum class DecodeVariant { kPlain, kSkip, kWide };
 
 // How often a kernel fits; errors are those of the device.
 struct DecodeKernelInfo {
@@ -125,9 +155,10 @@ struct DecodeKernelInfo {
 };
 // head_dim 64, 128 or 256 and one of kDecodeRows. `stream`: a cudaStream_t.
 // num_units: that a launch has at most (sequences x tiles of queries x heads x row groups).
-Status PrepareDecodeKernel(int head_dim, int rows, uint32_t stage_bytes, int num_kv_heads,
-                           bool has_center, bool skips, int64_t num_units, DecodeKernelInfo* info);
-Status LaunchDecodeKernel(int head_dim, int rows, bool skips, const DecodeParams& params,
+Status PrepareDecodeKernel(int head_dim, int rows, DecodeVariant variant, uint32_t stage_bytes,
+                           int num_kv_heads, bool has_center, int64_t num_units,
+                           DecodeKernelInfo* info);
+Status LaunchDecodeKernel(int head_dim, int rows, DecodeVariant variant, const DecodeParams& params,
                           const DecodeKernelInfo& info, void* stream);
 
 }  // namespace tq

@@ -40,9 +40,10 @@ __device__ __forceinline__ void PrepareCenter(const DecodeParams& p, const Decod
   if (lane == 0) sh->center_scale[row] = 256.f / inverse / kCenterDigit;
 }
 
-template <int kDim, int kTiles>
+template <bool kWide, int kDim, int kTiles>
 __device__ void PrepareQueries(const DecodeParams& p, const Unit& u, Shared<kDim, kTiles>* sh,
-                               int warp, int lane) {
+                               [[maybe_unused]] WideShared<kDim, kTiles>* wide, int warp,
+                               int lane) {
   constexpr int kRows = 4 * kTiles, kEach = kDim / 32;
   const DecodeHead& head = sh->head;
   for (int row = warp; row < kRows; row += static_cast<int>(blockDim.x / 32)) {
@@ -63,8 +64,10 @@ __device__ void PrepareQueries(const DecodeParams& p, const Unit& u, Shared<kDim
 #pragma unroll
       for (int i = 0; i < kEach; ++i) x[i] = 0;
     }
-    FlipSigns<kDim>(head.k_signs, x, lane);
-    Hadamard<kDim>(x, lane, rsqrtf(static_cast<float>(kDim)));
+    if (!kWide || head.k_rotated != 0) {
+      FlipSigns<kDim>(head.k_signs, x, lane);
+      Hadamard<kDim>(x, lane, rsqrtf(static_cast<float>(kDim)));
+    }
     float largest = 0, sum = 0;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) largest = fmaxf(largest, fabsf(x[i])), sum += fabsf(x[i]);
@@ -94,6 +97,7 @@ __device__ void PrepareQueries(const DecodeParams& p, const Unit& u, Shared<kDim
       return all;
     };
     store(kRowDigit, false, sh->row_digits[row]);
+    if constexpr (kWide) PrepareWideQuery<kDim>(head, x, largest, row, *sh, wide, lane);
     int all = store(limit, in_place, sh->code_digits[row]);
 #pragma unroll
     for (int s = 16; s > 0; s /= 2) all += __shfl_xor_sync(kAllLanes, all, s);
@@ -148,15 +152,13 @@ __device__ __forceinline__ OpenHalf OpenHalfOf(const DecodeParams& p, const Unit
   return o;
 }
 
-// scores[n][2 t + h] of tokens 16 t + 8 h + r of the half; -inf where a query does not see them.
+// K of 8-bit rows x queries: scores of tokens 16 t + 8 h + r of the half.
 template <int kDim, int kTiles>
-__device__ __forceinline__ void OpenScores(const DecodeParams& p, const Unit& u,
-                                           const DecodeHead& head, const OpenHalf& o,
-                                           const Shared<kDim, kTiles>& sh,
-                                           const Queries<kDim, kTiles>& q, int lane,
-                                           float (&scores)[kTiles][4]) {
+__device__ __forceinline__ void RowScores(const DecodeHead& head, const OpenHalf& o,
+                                          const Queries<kDim, kTiles>& q, int lane,
+                                          float (&scores)[kTiles][4]) {
   constexpr int kSteps = kDim / 32;
-  const int r = lane / 4, c = lane % 4, half = o.half;
+  const int r = lane / 4, half = o.half;
   const uint8_t* const base = o.base;
   const float* k_scales = reinterpret_cast<const float*>(base + head.open_k_scales) + 32 * half;
   const int zero[4] = {kMagicBits, kMagicBits, kMagicBits, kMagicBits};
@@ -187,6 +189,30 @@ __device__ __forceinline__ void OpenScores(const DecodeParams& p, const Unit& u,
         scores[n][2 * t + h] = fmaf(high, 256.f, low) * scale * q.scale[n];
       }
     }
+  }
+}
+
+// scores[n][2 t + h] of tokens 16 t + 8 h + r of the half; -inf where a query does not see them.
+template <bool kWide, int kDim, int kTiles>
+__device__ __forceinline__ void OpenScores(const DecodeParams& p, const Unit& u,
+                                           const DecodeHead& head, const OpenHalf& o,
+                                           const Shared<kDim, kTiles>& sh,
+                                           [[maybe_unused]] const WideShared<kDim, kTiles>* wide,
+                                           const Queries<kDim, kTiles>& q, int lane,
+                                           float (&scores)[kTiles][4]) {
+  const int r = lane / 4, c = lane % 4, half = o.half;
+  if (kWide && head.k_open != DecodeCodes::kInt8) {
+    OfFloatType(head.k_open, [&]<DecodeCodes kType>() {
+      FloatScores<kType, 2>(o.base, 2 * half, *wide, lane, scores);
+    });
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      const float scale = wide->scale[4 * n + c];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores[n][i] *= scale;
+    }
+  } else {
+    RowScores<kDim, kTiles>(head, o, q, lane, scores);
   }
   if (head.center >= 0) {
     const DecodeCenter& center = p.centers[head.center];
@@ -221,13 +247,50 @@ __device__ __forceinline__ void OpenScores(const DecodeParams& p, const Unit& u,
   }
 }
 
+// An open half whose V is of floats.
 template <int kDim, int kTiles>
+__device__ __forceinline__ void FloatItem(const DecodeParams& p, const Unit& u,
+                                          const DecodeHead& head, const OpenHalf& o,
+                                          const Shared<kDim, kTiles>& sh,
+                                          const WideShared<kDim, kTiles>* wide,
+                                          const Queries<kDim, kTiles>& q, int lane,
+                                          State<kDim, kTiles>* state) {
+  float w[kTiles][4], unit[kTiles];
+  OpenScores<true, kDim, kTiles>(p, u, head, o, sh, wide, q, lane, w);
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+    float top = kSmallest, sum = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) top = fmaxf(top, w[n][i]);
+    top = RowMax(top);
+    const float factor = state->Raise(n, top);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      w[n][i] = ptx::Exp2(w[n][i] - top);
+      sum += w[n][i];
+    }
+    state->l[n] = fmaf(sum, factor, state->l[n]);
+    unit[n] = head.v_open == DecodeCodes::kFP8 ? factor * kFP8ToHalf : factor;
+  }
+  const int end = static_cast<int>(u.tile.first_pos) + u.tile.num_tokens - o.first_pos;
+  OfFloatType(head.v_open, [&]<DecodeCodes kType>() {
+    FloatValues<kType, 2>(o.base + head.open_v_values, 2 * o.half, end, w, unit, lane, state);
+  });
+}
+
+template <bool kWide, int kDim, int kTiles>
 __device__ void OpenItem(const DecodeParams& p, const Unit& u, const DecodeHead& head, int item,
-                         const Shared<kDim, kTiles>& sh, const Queries<kDim, kTiles>& q, int lane,
-                         State<kDim, kTiles>* state) {
+                         const Shared<kDim, kTiles>& sh, const WideShared<kDim, kTiles>* wide,
+                         const Queries<kDim, kTiles>& q, int lane, State<kDim, kTiles>* state) {
   const int r = lane / 4;
   const OpenHalf o = OpenHalfOf(p, u, head, item);
   if (o.base == nullptr) return;
+  if constexpr (kWide) {
+    if (head.v_open != DecodeCodes::kInt8) {
+      FloatItem<kDim, kTiles>(p, u, head, o, sh, wide, q, lane, state);
+      return;
+    }
+  }
   const uint8_t* const base = o.base;
   const int half = o.half, end = static_cast<int>(u.tile.first_pos) + u.tile.num_tokens;
   const float* v_scales = reinterpret_cast<const float*>(base + head.open_v_scales) + 32 * half;
@@ -242,7 +305,7 @@ __device__ void OpenItem(const DecodeParams& p, const Unit& u, const DecodeHead&
 #pragma unroll
   for (int m = 0; m < kAhead; ++m) ahead[m] = load_values(m);
   float scores[kTiles][4];
-  OpenScores<kDim, kTiles>(p, u, head, o, sh, q, lane, scores);
+  OpenScores<kWide, kDim, kTiles>(p, u, head, o, sh, wide, q, lane, scores);
   float v_scale[4], v_top = 0;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {

@@ -46,13 +46,5 @@ __host__ __device__ constexpr size_t WarpBytes(uint32_t stage_bytes) {
 template <int kDim>
 constexpr int kStateStride = kDim + 8;
 
-// Behind the index: the table of the head's centre (DecodeCenter::digits), where there is room.
-template <int kDim, int kTiles>
-__host__ __device__ size_t CenterOffset(int num_kv_heads) {
-  return RoundUp<size_t>(
-      RoundUp<size_t>(sizeof(Shared<kDim, kTiles>), 16) + num_kv_heads * sizeof(DecodeHeadIndex),
-      128);
-}
-
 }  // namespace
 }  // namespace tq

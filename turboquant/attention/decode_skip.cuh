@@ -32,7 +32,7 @@ __device__ __forceinline__ void SetSkipLimits(const DecodeParams& p, const Unit&
     const OpenHalf o = OpenHalfOf(p, u, sh->head, item);
     if (o.base == nullptr) continue;
     float scores[kTiles][4];
-    OpenScores<kDim, kTiles>(p, u, sh->head, o, *sh, q, lane, scores);
+    OpenScores<false, kDim, kTiles>(p, u, sh->head, o, *sh, nullptr, q, lane, scores);
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
       const float top = fmaxf(m[n], RowMax(fmaxf(fmaxf(scores[n][0], scores[n][1]),

@@ -1,11 +1,15 @@
 #include "turboquant/attention/device_attention.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <iterator>
 #include <numbers>
+#include <optional>
 
+#include "turboquant/codec/fp8.h"
 #include "turboquant/codec/fragment_layout.h"
+#include "turboquant/codec/group_scales.h"
 #include "turboquant/codec/log8.h"
 
 namespace tq {
@@ -15,7 +19,18 @@ namespace {
 constexpr float kSumLimit = 4194303.f;
 constexpr int kWideOffset = 64;  // of 4-bit levels, see decode_cuda.cu
 
+DecodeCodes KindOf(ValueType type) {
+  switch (type) {
+    case ValueType::kInt: break;
+    case ValueType::kF16: return DecodeCodes::kF16;
+    case ValueType::kBF16: return DecodeCodes::kBF16;
+    case ValueType::kFP8: return DecodeCodes::kFP8;
+  }
+  return DecodeCodes::kInt8;
+}
+
 DecodeCodes KindOf(const Codec& codec) {
+  if (codec.is_float() || codec.bits == 8) return KindOf(codec.type);
   if (IsInPlaceCodec(codec)) return DecodeCodes::kInPlace2;
   return codec.bits == 2   ? DecodeCodes::kTable2
          : codec.bits == 3 ? DecodeCodes::kTable3
@@ -30,6 +45,10 @@ struct Levels {
 
 Levels LevelsOf(const Codec& codec, const CodebookTable* calibrated) {
   Levels out;
+  if (codec.bits >= 8) {  // no table
+    out.top = 127;
+    return out;
+  }
   if (IsInPlaceCodec(codec)) {
     out.top = 12;  // code 3 in bits 2 and 3
     return out;
@@ -44,6 +63,30 @@ Levels LevelsOf(const Codec& codec, const CodebookTable* calibrated) {
   }
   out.offset = static_cast<float>(offset);
   return out;
+}
+
+// Formats that the plain kernels read.
+bool IsPlain(const Codec& codec) {
+  return codec.type == ValueType::kInt && codec.bits <= 4 && !codec.is_grouped() &&
+         codec.rotate == Rotate::kHadamard;
+}
+bool IsPlain(const HeadFormat& format, const OpenLayout& open) {
+  return IsPlain(format.k) && IsPlain(format.v) && open.k_type == ValueType::kInt &&
+         open.v_type == ValueType::kInt;
+}
+
+// Scales of 8-bit codes and of groups; none for what the plain kernels multiply, and for floats.
+DecodeGroups GroupsOf(const Codec& codec, int head_dim, float bias) {
+  DecodeGroups g;
+  if (codec.is_float() || (codec.bits < 8 && !codec.is_grouped())) return g;
+  g.len = std::min(GroupLen(codec, head_dim), head_dim);
+  g.log_len = std::countr_zero(static_cast<unsigned>(g.len));
+  g.log_count = std::countr_zero(static_cast<unsigned>(NumGroups(codec, head_dim)));
+  g.log8 = codec.scale == ScaleType::kLog8 ? 1 : 0;
+  g.affine = codec.zero == Zero::kAffine ? 1 : 0;
+  g.eighth = static_cast<float>(LevelStep(codec)) / 8.f;
+  g.bias = bias;
+  return g;
 }
 
 DecodeHead MakeHead(const DeviceCache& cache, int layer, int head) {
@@ -72,12 +115,22 @@ DecodeHead MakeHead(const DeviceCache& cache, int layer, int head) {
   const float per_digit = static_cast<float>(kPageLen) * v.top;
   h.p_limit = std::min(65000.f, std::floor(kSumLimit / per_digit) - 1);
   h.p_unit = 1.f / h.p_limit / (v_in_place ? 2.f : 1.f);
+  h.k_open = KindOf(l.open.k_type);
+  h.v_open = KindOf(l.open.v_type);
+  h.k_groups = GroupsOf(l.format.k, cache.config().head_dim, k.offset);
+  h.v_groups = GroupsOf(l.format.v, cache.config().head_dim, v.offset);
+  h.k_rotated = l.format.k.rotate == Rotate::kNone ? 0 : 1;
+  h.v_rotated = l.format.v.rotate == Rotate::kNone ? 0 : 1;
+  if (IsFloat(h.v_kind) || h.v_groups.len > 0) {  // weights have no digits, or those of a group
+    h.v_offset = 0;
+    h.p_unit = h.v_kind == DecodeCodes::kFP8 ? kFP8ToHalf : 1.f;
+  }
   h.k_anchors = static_cast<uint32_t>(l.record.k_anchors);
   h.v_anchors = static_cast<uint32_t>(l.record.v_anchors);
   h.num_anchors = l.format.anchors;
   h.anchor_bits = l.format.anchor_bits;
-  PackSigns(l.k_rotation, h.k_signs);
-  PackSigns(l.v_rotation, h.v_signs);
+  if (h.k_rotated != 0) PackSigns(l.k_rotation, h.k_signs);
+  if (h.v_rotated != 0) PackSigns(l.v_rotation, h.v_signs);
   return h;
 }
 
@@ -129,16 +182,14 @@ DecodeHeadIndex MakeIndex(const DeviceCache& cache, int layer, int head,
 }  // namespace
 
 Status CheckDeviceFormat(const HeadFormat& format, int head_dim, RecentType recent) {
-  if (IsDeviceCodec(format.k) && IsDeviceCodec(format.v) && recent == RecentType::kQ8 &&
+  if (IsDeviceCodec(format.k) && IsDeviceCodec(format.v) &&
       (head_dim == 64 || head_dim == 128 || head_dim == 256)) {
     return OkStatus();
   }
-  return Unsupported(
-      "cuda decode attention: ", PresetName(format), " at head_dim ", head_dim,
-      recent == RecentType::kQ8 ? "" : " with a 16-bit window",
-      "; supported: k<a>v<b> with a and b in 2, 3, 4 (Hadamard rotation, one log8 "
-      "scale a token, uniform, lloyd or calibrated books), with centre and anchors, an "
-      "8-bit window, head_dim 64, 128 and 256");
+  return Unsupported("cuda decode attention: ", PresetName(format), " at head_dim ", head_dim,
+                     recent == RecentType::kQ8 ? "" : " with a 16-bit window",
+                     "; supported: ", kDeviceFormats,
+                     ", with centre and anchors, head_dim 64, 128 and 256");
 }
 
 Result<std::unique_ptr<DeviceAttention>> DeviceAttention::Create(
@@ -178,12 +229,16 @@ Result<std::unique_ptr<DeviceAttention>> DeviceAttention::Create(
   std::vector<DecodeCenter> centers;
   const CenterTable table(c.rope);
   uint32_t largest_record = 0;
+  std::optional<HeadFormat> wide;  // one that the plain kernels do not read
   for (int layer = 0; layer < c.num_layers; ++layer) {
     Layer costs;
     for (int h = 0; h < c.num_kv_heads; ++h) {
       const Status fits = CheckDeviceFormat(cache.layout(layer, h).format, c.head_dim, c.recent);
       TQ_RETURN_IF_ERROR(fits.WithContext(StrCat("layer ", layer, ", KV head ", h)));
       heads.push_back(MakeHead(cache, layer, h));
+      if (!IsPlain(cache.layout(layer, h).format, cache.layout(layer, h).open)) {
+        wide = cache.layout(layer, h).format;
+      }
       const HeadCenter& center = cache.layout(layer, h).center;
       if (center.pairs.size() > kDecodePairs || (!center.empty() && table.num_slots() > 256)) {
         return Unsupported("cuda decode attention: layer ", layer, ", KV head ", h,
@@ -206,8 +261,16 @@ Result<std::unique_ptr<DeviceAttention>> DeviceAttention::Create(
     }
     a->layers_.push_back(costs);
   }
+  if (wide && skips) {
+    return Unsupported(
+        "cuda decode attention: skipping of V in a cache with ", PresetName(*wide),
+        "; supported: k<a>v<b> with a and b in 2, 3, 4 and an 8-bit window in all heads, or v_skip "
+        "= 0");
+  }
+  a->variant_ = wide ? DecodeVariant::kWide : skips ? DecodeVariant::kSkip : DecodeVariant::kPlain;
   a->rows_ = *std::find_if(std::begin(kDecodeRows), std::end(kDecodeRows) - 1,
                            [rows](int at_once) { return rows <= at_once; });
+  if (wide) a->rows_ = std::min(a->rows_, kMaxWideRows);
   const int num_row_groups = DivCeil(rows, a->rows_);
 
   DecodeParams& p = a->params_;
@@ -217,9 +280,9 @@ Result<std::unique_ptr<DeviceAttention>> DeviceAttention::Create(
   p.stage_bytes = p.side_at + kSideBytes + (centers.empty() ? 0 : kCenterStartBytes);
   const size_t num_units = static_cast<size_t>(config.max_batch) * (config.num_tokens > 1 ? 2 : 1) *
                            c.num_kv_heads * num_row_groups;
-  TQ_RETURN_IF_ERROR(PrepareDecodeKernel(c.head_dim, a->rows_, p.stage_bytes, c.num_kv_heads,
-                                         !centers.empty(), skips, static_cast<int64_t>(num_units),
-                                         &a->kernel_));
+  TQ_RETURN_IF_ERROR(PrepareDecodeKernel(c.head_dim, a->rows_, a->variant_, p.stage_bytes,
+                                         c.num_kv_heads, !centers.empty(),
+                                         static_cast<int64_t>(num_units), &a->kernel_));
   p.center_bytes = a->kernel_.center_bytes;
   const size_t num_parts = static_cast<size_t>(a->kernel_.num_blocks) + num_units;
   const size_t arrivals = RoundUp<size_t>(num_units * sizeof(uint32_t), 256);
@@ -299,7 +362,7 @@ Status DeviceAttention::Run(int layer, const int32_t* sequences, int batch, cons
   p.q = q;
   p.out = out;
   p.skipped = skipped;
-  return LaunchDecodeKernel(c.head_dim, rows_, config_.v_skip > 0, p, kernel_, stream.handle());
+  return LaunchDecodeKernel(c.head_dim, rows_, variant_, p, kernel_, stream.handle());
 }
 
 }  // namespace tq

@@ -56,6 +56,7 @@ class DeviceAttention {
   const DeviceCache* cache_ = nullptr;
   DeviceAttentionConfig config_;
   int rows_ = 0;
+  DecodeVariant variant_ = DecodeVariant::kPlain;
   DecodeKernelInfo kernel_;
   DecodeParams params_;  // what all layers share
   struct Layer {

@@ -3,264 +3,37 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <random>
 
-#include "turboquant/attention/exact_attention_for_test.h"
+#include "turboquant/attention/device_attention_for_test.h"
 
 namespace tq {
 namespace {
 
-using testing_util::Gaussian;
-
-struct Shape {
-  std::vector<const char*> presets = {"k3v2"};  // of the KV heads
-  int head_dim = 128;
-  int group = 1;
-  std::vector<int> lengths = {1000};
-  int num_tokens = 1;
-  double softcap = 0;
-  int sliding_window = 0;
-  int recent_len = 128;
-  int sink_len = 4;
-  bool calibrated = false;
-  float center = 0;  // size of the means of K; 0: no centre
-  int rope_dim = 0;  // 0: all of head_dim
-  float attention_scale = 1;
-  int anchors = 0, anchor_bits = 4;
-};
-
-CacheConfig ConfigOf(const Shape& s) {
-  CacheConfig c;
-  c.num_layers = 1;
-  c.num_kv_heads = static_cast<int>(s.presets.size());
-  c.head_dim = s.head_dim;
-  c.recent_len = s.recent_len;
-  c.sink_len = s.sink_len;
-  for (const char* preset : s.presets) c.formats.push_back(*ParsePreset(preset));
-  const int rope_dim = s.rope_dim > 0 ? s.rope_dim : s.head_dim;
-  for (int i = 0; i < rope_dim / 2; ++i) {
-    c.rope.inv_freq.push_back(
-        std::pow(1e4f, -2.f * static_cast<float>(i) / static_cast<float>(rope_dim)));
-  }
-  c.rope.attention_scale = s.attention_scale;
-  for (size_t h = 0; h < c.formats.size() && s.center > 0; ++h) {
-    std::vector<float> mean =
-        Gaussian(static_cast<size_t>(s.head_dim), 70 + static_cast<unsigned>(h));
-    for (float& m : mean) m *= s.center;
-    c.formats[h].k = WithCenter(c.formats[h].k, Center::kRopeMean);
-    c.centers.push_back(MakeHeadCenter(mean, c.rope));
-  }
-  for (size_t h = 0; h < c.formats.size() && s.anchors > 0; ++h) {
-    c.formats[h].anchors = s.anchors;
-    c.formats[h].anchor_bits = s.anchor_bits;
-    HeadTensors t;
-    t.queries.means = {Gaussian(static_cast<size_t>(s.head_dim), 80 + static_cast<unsigned>(h))};
-    c.tensors.push_back(t);
-  }
-  if (s.calibrated) {
-    for (HeadFormat& f : c.formats) {
-      f.k.codebook = f.v.codebook = Codebook::kCalibrated;
-      HeadTensors t;
-      for (auto [levels, bits] : {std::pair{&t.k_levels, f.k.bits}, {&t.v_levels, f.v.bits}}) {
-        for (int i = 0; i < 1 << bits; ++i) {
-          levels->push_back(3.2f * (static_cast<float>(i) + 0.7f) / static_cast<float>(1 << bits) -
-                            1.5f);
-        }
-      }
-      c.tensors.push_back(t);
-    }
-  }
-  return c;
-}
+using testing_util::ConfigOf;
+using testing_util::Shape;
+using OnDevice = testing_util::DeviceAttentionTest;
 
 TEST(DeviceAttention, FormatsThatTheKernelLacksAreNamed) {
-  for (const char* preset : {"k2v2", "k3v2", "k4v4", "k2v4", "k3v2-anchor1"}) {
+  for (const char* preset : {"k2v2", "k3v2", "k4v4", "k2v4", "k3v2-anchor1", "k8v8", "k8v4", "f16",
+                             "bf16", "fp8", "k16v3", "k4v4-group32", "k8v2-group16"}) {
     for (const int dim : {64, 128, 256}) {
-      EXPECT_TRUE(CheckDeviceFormat(*ParsePreset(preset), dim, RecentType::kQ8).ok());
+      EXPECT_TRUE(CheckDeviceFormat(*ParsePreset(preset), dim, RecentType::kQ8).ok()) << preset;
+      EXPECT_TRUE(CheckDeviceFormat(*ParsePreset(preset), dim, RecentType::kF16).ok()) << preset;
     }
   }
-  for (const char* preset : {"k8v4", "f16", "k3v2-trellis", "k4v4-group32"}) {
+  for (const char* preset : {"k5v5", "k6v4", "k3v2-trellis", "k5v4-group32"}) {
     const Status s = CheckDeviceFormat(*ParsePreset(preset), 128, RecentType::kQ8);
     EXPECT_EQ(s.code(), StatusCode::kUnsupported);
-    EXPECT_NE(s.message().find(StrCat(preset, " at head_dim 128; supported: k<a>v<b>")),
+    EXPECT_NE(s.message().find(
+                  StrCat(preset, " at head_dim 128; supported: f16, bf16, fp8 and k<a>v<b>")),
               std::string::npos)
         << s.message();
   }
   EXPECT_FALSE(CheckDeviceFormat(*ParsePreset("k4v4"), 96, RecentType::kQ8).ok());
-  EXPECT_FALSE(CheckDeviceFormat(*ParsePreset("k4v4"), 64, RecentType::kF16).ok());
+  HeadFormat matrix = *ParsePreset("k4v4");
+  matrix.k.rotate = Rotate::kMatrix;
+  EXPECT_EQ(CheckDeviceFormat(matrix, 64, RecentType::kQ8).code(), StatusCode::kUnsupported);
 }
-
-class OnDevice : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!GetCudaDeviceInfo().ok()) GTEST_SKIP() << GetCudaDeviceInfo().status().ToString();
-    stream_ = std::make_unique<DeviceStream>(*DeviceStream::Create());
-  }
-
-  // Output of the device over a batch, poisoned before; and the float64 reference beside it.
-  void Check(const Shape& shape, double bound, const std::string& name) {
-    SCOPED_TRACE(name);
-    const CacheConfig config = ConfigOf(shape);
-    auto cpu = *KvCache::Create(config);
-    const int heads = config.num_kv_heads, dim = config.head_dim, q_heads = heads * shape.group;
-    const size_t row = static_cast<size_t>(heads) * dim;
-    const int batch = static_cast<int>(shape.lengths.size());
-    const int longest = *std::max_element(shape.lengths.begin(), shape.lengths.end());
-    const int64_t slots = batch * DivCeil(longest + 1, kPageLen) + 8;
-    auto device = DeviceCache::Create(config,
-                                      {.max_sequences = batch + 1,
-                                       .max_tokens = longest + 1,
-                                       .open_slots = slots,
-                                       .sealed_slots = slots},
-                                      *stream_);
-    ASSERT_TRUE(device.ok()) << device.status().ToString();
-    (*device)->ShuffleFreeSlots(7);
-    std::vector<SeqId> sequences;
-    for (int i = 0; i < batch; ++i) {
-      const int length = shape.lengths[static_cast<size_t>(i)];
-      const SeqId seq = cpu->NewSequence();
-      sequences.push_back(seq);
-      if (length > 0) {
-        const std::vector<float> k = Gaussian(row * length, 11 + i),
-                                 v = Gaussian(row * length, 91 + i);
-        ASSERT_TRUE(cpu->BeginAppend(seq, length).ok());
-        ASSERT_TRUE(cpu->AppendLayer(seq, 0, k.data(), v.data(), pool_).ok());
-        ASSERT_TRUE(cpu->CommitAppend(seq).ok());
-      }
-      // Sequence i of the batch is not sequence i of the cache.
-      const Status s = (*device)->Import(*cpu, seq, batch - i, *stream_);
-      ASSERT_TRUE(s.ok()) << s.ToString();
-    }
-    const DeviceAttentionConfig attention_config{.num_q_heads = q_heads,
-                                                 .num_tokens = shape.num_tokens,
-                                                 .max_batch = batch,
-                                                 .io = DeviceIo::kF32,
-                                                 .softcap = static_cast<float>(shape.softcap),
-                                                 .sliding_window = shape.sliding_window};
-    auto attention = DeviceAttention::Create(**device, attention_config, *stream_);
-    ASSERT_TRUE(attention.ok()) << attention.status().ToString();
-    const size_t values = static_cast<size_t>(batch) * shape.num_tokens * q_heads * dim;
-    const std::vector<float> q = Gaussian(values, 5);
-    const auto q_device = *DeviceBuffer::Allocate(values * 4);
-    const auto out_device = *DeviceBuffer::Allocate(values * 4);
-    const auto ids_device = *DeviceBuffer::Allocate(static_cast<size_t>(batch) * 4);
-    std::vector<int32_t> ids;
-    for (int i = 0; i < batch; ++i) ids.push_back(batch - i);
-    ASSERT_TRUE(q_device.Upload(q.data(), values * 4, 0, *stream_).ok());
-    ASSERT_TRUE(ids_device.Upload(ids.data(), ids.size() * 4, 0, *stream_).ok());
-    std::vector<float> out(values), again(values);
-    for (std::vector<float>* to : {&out, &again}) {
-      ASSERT_TRUE(out_device.Fill(0xff, *stream_).ok());  // NaN
-      Status s = (*attention)
-                     ->Run(0, ids_device.as<const int32_t>(), batch, q_device.data(),
-                           out_device.data(), *stream_);
-      ASSERT_TRUE(s.ok()) << s.ToString();
-      ASSERT_TRUE(out_device.Download(to->data(), values * 4, 0, *stream_).ok());
-      s = stream_->Synchronize();
-      ASSERT_TRUE(s.ok()) << s.ToString();
-    }
-    for (size_t i = 0; i < values; ++i) ASSERT_FALSE(std::isnan(out[i])) << "not written: " << i;
-    EXPECT_EQ(out, again) << "two runs differ";
-    for (int i = 0; i < batch; ++i) {
-      for (int t = 0; t < shape.num_tokens; ++t) {
-        const int64_t position = shape.lengths[static_cast<size_t>(i)] - shape.num_tokens + t;
-        const size_t at = (static_cast<size_t>(i) * shape.num_tokens + t) * q_heads * dim;
-        const std::vector<float> got(out.begin() + at, out.begin() + at + q_heads * dim);
-        if (position < 0) {
-          EXPECT_EQ(got, std::vector<float>(got.size(), 0.f)) << "sequence " << i << " query " << t;
-          continue;
-        }
-        const std::vector<float> rows(q.begin() + at, q.begin() + at + q_heads * dim);
-        const std::vector<float> want = testing_util::ExactAttention(
-            *cpu, sequences[static_cast<size_t>(i)], 0,
-            {.num_q_heads = q_heads, .softcap = static_cast<float>(shape.softcap)}, rows, position,
-            shape.sliding_window);
-        const double distance = testing_util::RelativeDistance(got, want);
-        worst_ = std::max(worst_, distance);
-        EXPECT_LT(distance, bound)
-            << "sequence " << i << " of " << shape.lengths[static_cast<size_t>(i)]
-            << " tokens, query " << t;
-      }
-    }
-  }
-  // One sequence with keys of unlike sizes, so that few pages have most of the mass; its output
-  // with and without skipping, in a batch behind another one, and what was skipped.
-  struct SkipResult {
-    std::vector<float> plain, out, in_batch, skipped;
-  };
-  SkipResult RunSkipping(const Shape& shape, float v_skip) {
-    const CacheConfig config = ConfigOf(shape);
-    auto cpu = *KvCache::Create(config);
-    const int heads = config.num_kv_heads, dim = config.head_dim, length = shape.lengths[0];
-    const size_t row = static_cast<size_t>(heads) * dim;
-    const size_t values = row * shape.group * shape.num_tokens;
-    const SeqId seq = cpu->NewSequence();
-    std::vector<float> k = Gaussian(row * length, 11);
-    const std::vector<float> v = Gaussian(row * length, 91);
-    for (int t = 0; t < length; ++t) {
-      const float size = t / kPageLen % 7 == 3 ? 1.5f : 0.1f;
-      for (size_t i = 0; i < row; ++i) k[t * row + i] *= size;
-    }
-    EXPECT_TRUE(cpu->BeginAppend(seq, length).ok());
-    EXPECT_TRUE(cpu->AppendLayer(seq, 0, k.data(), v.data(), pool_).ok());
-    EXPECT_TRUE(cpu->CommitAppend(seq).ok());
-    const int64_t slots = 2 * DivCeil(length + 1, kPageLen) + 8;
-    auto device = *DeviceCache::Create(
-        config,
-        {.max_sequences = 2, .max_tokens = length + 1, .open_slots = slots, .sealed_slots = slots},
-        *stream_);
-    for (int i = 0; i < 2; ++i) EXPECT_TRUE(device->Import(*cpu, seq, i, *stream_).ok());
-    const std::vector<float> one = Gaussian(values, 5);
-    std::vector<float> q = one;
-    q.insert(q.end(), one.begin(), one.end());
-    const auto q_device = *DeviceBuffer::Allocate(2 * values * 4);
-    const auto out_device = *DeviceBuffer::Allocate(2 * values * 4);
-    const auto skipped_device = *DeviceBuffer::Allocate(2 * values / dim * 8);
-    const auto ids_device = *DeviceBuffer::Allocate(8);
-    const int32_t ids[] = {0, 1};
-    EXPECT_TRUE(q_device.Upload(q.data(), 2 * values * 4, 0, *stream_).ok());
-    EXPECT_TRUE(ids_device.Upload(ids, 8, 0, *stream_).ok());
-    const auto run = [&](float eps, int batch, std::vector<float>* out,
-                         std::vector<float>* skipped) {
-      auto attention = DeviceAttention::Create(*device,
-                                               {.num_q_heads = heads * shape.group,
-                                                .num_tokens = shape.num_tokens,
-                                                .max_batch = batch,
-                                                .io = DeviceIo::kF32,
-                                                .v_skip = eps},
-                                               *stream_);
-      ASSERT_TRUE(attention.ok()) << attention.status().ToString();
-      ASSERT_TRUE(out_device.Fill(0xff, *stream_).ok());
-      ASSERT_TRUE(skipped_device.Fill(0xff, *stream_).ok());
-      const Status s =
-          (*attention)
-              ->Run(0, ids_device.as<const int32_t>(), batch, q_device.data(), out_device.data(),
-                    *stream_, eps > 0 ? skipped_device.as<float>() : nullptr);
-      ASSERT_TRUE(s.ok()) << s.ToString();
-      out->resize(batch * values);
-      skipped->resize(batch * values / dim * 2);
-      ASSERT_TRUE(out_device.Download(out->data(), out->size() * 4, 0, *stream_).ok());
-      ASSERT_TRUE(skipped_device.Download(skipped->data(), skipped->size() * 4, 0, *stream_).ok());
-      const Status done = stream_->Synchronize();
-      ASSERT_TRUE(done.ok()) << done.ToString();
-    };
-    SkipResult r;
-    std::vector<float> ignored, both;
-    run(0, 1, &r.plain, &ignored);
-    run(v_skip, 1, &r.out, &r.skipped);
-    run(v_skip, 2, &r.in_batch, &both);
-    r.in_batch.resize(values);
-    both.resize(r.skipped.size());
-    for (size_t i = 0; i < both.size(); ++i) EXPECT_NEAR(both[i], r.skipped[i], 1e-5) << i;
-    return r;
-  }
-
-  void TearDown() override { RecordProperty("worst_distance", std::to_string(worst_)); }
-
-  std::unique_ptr<DeviceStream> stream_;
-  ThreadPool pool_{4};
-  double worst_ = 0;
-};
 
 // Query digits keep 10 bits or more, weight digits 9 or more: about 1e-3 of the output for random
 // data, where the output is an average that cancels. 4e-3 is stated.

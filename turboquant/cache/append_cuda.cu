@@ -9,178 +9,13 @@
 //
 // The same float operations in the same order as codec/encode.cc and codec/anchor.cc, so the bytes
 // are equal; only logarithms and powers may round differently, and are taken in double for that.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 
-#include <cfloat>
-
 #include "turboquant/base/device_status.h"
-#include "turboquant/cache/append_params.h"
-#include "turboquant/codec/anchor.h"
-#include "turboquant/codec/device_row.cuh"
-#include "turboquant/codec/encode.h"
-#include "turboquant/codec/fragment_layout.h"
+#include "turboquant/cache/append_wide.cuh"
 
 namespace tq {
 namespace {
-
-constexpr int kWarps = 8;
-using ptx::kAllLanes;
-// 1 / sqrt(kDim), rounded as the CPU rounds it, which rsqrtf is not.
-template <int kDim>
-constexpr float kNorm = kDim == 64    ? 0.125f
-                        : kDim == 128 ? 0.08838834764831845f
-                                      : 0.0625f;
-
-template <typename T>
-__device__ __forceinline__ T WarpSum(T x) {
-#pragma unroll
-  for (int s = 16; s > 0; s /= 2) x += __shfl_xor_sync(kAllLanes, x, s);
-  return x;
-}
-__device__ __forceinline__ float WarpMax(float x) {
-#pragma unroll
-  for (int s = 16; s > 0; s /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, s));
-  return x;
-}
-
-// The smallest bfloat16 that is not below f, for f >= 0 and finite.
-__device__ __forceinline__ uint16_t BF16RoundUp(float f) {
-  return static_cast<uint16_t>((__float_as_uint(f) + 0xffffu) >> 16);
-}
-
-// cos and sin of the angle of `slot` at a position, as CenterTable has them.
-__device__ __forceinline__ float2 CenterAngle(const DeviceCenterTable& t, int slot, int position) {
-  const float2 start = __ldg(reinterpret_cast<const float2*>(t.starts) +
-                             static_cast<int64_t>(position / kPageLen) * t.num_slots + slot);
-  const float* const offsets = t.offsets + 2 * slot * kPageLen + position % kPageLen;
-  const float cj = __ldg(offsets), sj = __ldg(offsets + kPageLen);
-  return make_float2(start.x * cj - start.y * sj, start.y * cj + start.x * sj);
-}
-
-template <int kDim>
-__device__ void AppendRow(const AppendParams& p, const AppendSide& side, const AppendCenter* center,
-                          Side which, const void* from, int64_t at, int position, uint8_t* open,
-                          int lane) {
-  const int token = position % kPageLen;
-  constexpr int kEach = kDim / 32;
-  float x[kEach];
-  int nonfinite = 0, clamped = 0;
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    x[i] = LoadIo(from, at + lane * kEach + i, p.io);
-    if (!isfinite(x[i])) {
-      x[i] = 0, ++nonfinite;
-    } else if (fabsf(x[i]) > kMaxRowValue) {
-      x[i] = copysignf(kMaxRowValue, x[i]), ++clamped;
-    } else if (fabsf(x[i]) < FLT_MIN) {
-      x[i] = 0;
-    }
-  }
-  if (nonfinite > 0) atomicAdd(&p.counters[0], static_cast<unsigned long long>(nonfinite));
-  if (clamped > 0) atomicAdd(&p.counters[1], static_cast<unsigned long long>(clamped));
-  if (center != nullptr) {
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const AppendCenter c = center[lane * kEach + i];
-      if (c.slot < 0) continue;
-      const float2 angle = CenterAngle(p.center_table, c.slot, position);
-      x[i] -= c.cos_part * angle.x + c.sin_part * angle.y;
-    }
-  }
-  FlipSigns<kDim>(side.signs, x, lane);
-  Hadamard<kDim>(x, lane, kNorm<kDim>);
-  float largest = 0;
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) largest = fmaxf(largest, fabsf(x[i]));
-  largest = WarpMax(largest);
-  float scale = __fdiv_rn(largest, 127.f);
-  const bool is_zero = scale < FLT_MIN;
-  if (is_zero) scale = 0;
-  const float inverse = is_zero ? 0.f : __fdiv_rn(127.f, largest);
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const auto code = static_cast<int8_t>(is_zero ? 0 : __float2int_rn(x[i] * inverse));
-    open[side.open_values + FragmentByte(FragmentOf(which, kDim, token, lane * kEach + i))] =
-        static_cast<uint8_t>(code);
-  }
-  if (lane == 0) reinterpret_cast<float*>(open + side.open_scales)[token] = scale;
-}
-
-template <int kDim>
-struct SealShared {
-  uint8_t codes[2][kPageLen][kDim];  // K, V
-  float scale[kPageLen];
-  int energy[kPageLen];
-  // Anchors.
-  float stored[2][kPageLen];  // scales as they will be read
-  float score[kPageLen];
-  float row[kWarps][kDim];
-  float probe_scores[kWarps][AnchorScorer::kMaxScored];
-  int chosen[kMaxAnchors];
-};
-
-// Level of the 8-bit row of a token.
-template <int kDim>
-__device__ __forceinline__ int OpenLevel(const AppendSide& side, Side which, const uint8_t* open,
-                                         int token, int channel) {
-  return static_cast<int8_t>(
-      open[side.open_values + FragmentByte(FragmentOf(which, kDim, token, channel))]);
-}
-__device__ __forceinline__ float OpenScale(const AppendSide& side, const uint8_t* open, int token) {
-  return reinterpret_cast<const float*>(open + side.open_scales)[token];
-}
-
-// A row of the open block to codes, its scale with gain, and the energy of its levels.
-template <int kDim>
-__device__ void CodeRow(const AppendSide& side, Side which, const uint8_t* open, int token,
-                        SealShared<kDim>* sh, int lane) {
-  constexpr int kEach = kDim / 32;
-  int row[kEach], rr = 0;
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    row[i] = OpenLevel<kDim>(side, which, open, token, lane * kEach + i);
-    rr += row[i] * row[i];
-  }
-  rr = WarpSum(rr);
-  const float reference = __fsqrt_rn(__fdiv_rn(static_cast<float>(rr), static_cast<float>(kDim)));
-  int code[kEach] = {};
-  for (int t = 0; t + 1 < side.num_levels; ++t) {
-    const float threshold = floorf(side.thresholds[t] * reference);
-    const int limit = static_cast<int>(fminf(fmaxf(threshold, -128.f), 127.f));
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) code[i] += row[i] > limit;
-  }
-  int ll = 0, rl = 0;
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int level = side.levels[code[i]];
-    ll += level * level;
-    rl += level * row[i];
-    sh->codes[which == Side::kV][token][lane * kEach + i] = static_cast<uint8_t>(code[i]);
-  }
-  ll = rr == 0 ? 0 : WarpSum(ll);
-  rl = rr == 0 ? 0 : WarpSum(rl);
-  if (lane != 0) return;
-  float gain = 0;
-  if (side.unbiased != 0) {
-    if (rl > 0) gain = __fdiv_rn(static_cast<float>(rr), static_cast<float>(rl));
-  } else if (ll > 0) {
-    gain = __fsqrt_rn(__fdiv_rn(static_cast<float>(rr), static_cast<float>(ll)));
-  }
-  sh->scale[token] = OpenScale(side, open, token) * gain;
-  sh->energy[token] = ll;
-}
-
-// Log8Encode of codec/log8.h.
-__device__ uint8_t EncodeScale(float scale, float base) {
-  if (!(scale > 0)) return 0;
-  const float log = static_cast<float>(log2(static_cast<double>(__fdiv_rn(scale, base))));
-  const float exact = 255.f + 16.f * log;
-  if (exact < -15.f) return 0;
-  return static_cast<uint8_t>(fminf(fmaxf(rintf(exact), 1.f), 255.f));
-}
 
 // One warp: scales of the block; returns the base and the bound of the rows' lengths.
 template <int kDim>
@@ -195,7 +30,7 @@ __device__ void StoreScales(const AppendParams& p, const AppendSide& side, Side 
   for (int i = 0; i < 2; ++i) {
     const int token = lane + 32 * i;
     const uint8_t code = EncodeScale(sh->scale[token], value);
-    record[side.scales + FragmentScaleByte(token)] = code;
+    record[side.scales + FragmentScaleIndex(token)] = code;
     const float stored = value * p.log8[code];
     sh->stored[which == Side::kV][token] = stored;
     top = fmaxf(top, stored * __fsqrt_rn(static_cast<float>(sh->energy[token])));
@@ -222,6 +57,12 @@ template <int kDim>
 __device__ uint32_t PackWord(const AppendSide& side, const SealShared<kDim>& sh, Side which,
                              int lane, int word) {
   uint32_t bits = 0;
+  if (side.bits == 8) {
+    for (int byte = 0; byte < 4; ++byte) {
+      bits |= CodeAt<kDim>(sh, which, lane, word, byte) << (8 * byte);
+    }
+    return bits;
+  }
   // Words of a group share the registers of a group; see fragment_layout.h.
   const int words = side.bits == 3 ? 3 : 1, regs = side.bits == 3 ? 8 : 8 / side.bits;
   const int first_reg = word / words * regs;
@@ -449,14 +290,23 @@ __global__ void __launch_bounds__(32 * kWarps)
   for (int s = 0; s < 2; ++s) {
     const AppendSide& side = head.sides[s];
     const Side which = s == 0 ? Side::kK : Side::kV;
-    for (int t = warp; t < kPageLen; t += kWarps) CodeRow<kDim>(side, which, open, t, &sh, lane);
-    __syncthreads();
-    if (warp == 0) {
-      uint16_t base, norm;
-      StoreScales<kDim>(p, side, which, record, &sh, lane, &base, &norm);
-      if (lane == 0) bases[s] = base, bound = norm;
+    if (side.kind == AppendKind::kBook) {
+      for (int t = warp; t < kPageLen; t += kWarps) CodeRow<kDim>(side, which, open, t, &sh, lane);
+      __syncthreads();
+      if (warp == 0) {
+        uint16_t base, norm;
+        StoreScales<kDim>(p, side, which, record, &sh, lane, &base, &norm);
+        if (lane == 0) bases[s] = base, bound = norm;
+      }
+    } else {
+      const uint16_t base = SealWide<kDim>(p, side, which, open, record, &sh, warp, lane);
+      __syncthreads();
+      if (warp == 0) {
+        const uint16_t norm = BoundOfRows<kDim>(sh, lane);
+        if (lane == 0) bases[s] = base, bound = norm;
+      }
     }
-    const int words = kDim * side.bits / 16;  // of a lane
+    const int words = side.kind == AppendKind::kFloat ? 0 : kDim * side.bits / 16;  // of a lane
     for (int i = threadIdx.x; i < 32 * words; i += blockDim.x) {
       *reinterpret_cast<uint32_t*>(record + side.codes + FragmentWordByte(i % 32, i / 32)) =
           PackWord<kDim>(side, sh, which, i % 32, i / 32);

@@ -8,14 +8,32 @@
 
 namespace tq {
 
+// How a side is sealed.
+enum class AppendKind : uint32_t {
+  kBook,   // codes of 2 to 4 bits, one log8 scale a token
+  kInt8,   // 8 bits, one log8 scale a token
+  kGroup,  // scales, and offsets, of groups of channels
+  kFloat   // rows as they are
+};
+enum class AppendRowType : uint32_t { kInt8, kF16, kBF16, kFP8 };
+enum class AppendGain : uint32_t { kNone, kNorm, kUnbiased };
+
 // One side of one KV head: how a row is rotated and what its codes are.
 struct AppendSide {
+  AppendKind kind = AppendKind::kBook;
+  AppendRowType row_type = AppendRowType::kInt8;  // of the open rows
+  uint32_t rotated = 1;
+  // Of kGroup (codec/group_scales.h).
+  int32_t group_len = 0, num_groups = 0;
+  uint32_t log8 = 0, affine = 0;
+  float level_step = 1, top_level = 127;
   uint32_t open_values = 0, open_scales = 0;    // in the head's open part
   uint32_t codes = 0, scales = 0, anchors = 0;  // in the head's record
   uint32_t signs[8] = {};                       // bit c % 32 of word c / 32: channel c is negated
   int32_t bits = 0, num_levels = 0;
   uint32_t in_place = 0;  // order of 2-bit codes
-  uint32_t unbiased = 0;  // gain: |x|^2 / <x, x^>, else |x| / |x^|
+  AppendGain gain = AppendGain::kNorm;
+  float unit = 0;  // of the book
   float thresholds[15] = {};
   int8_t levels[16] = {};
 };

@@ -3,20 +3,47 @@
 #include <algorithm>
 
 #include "turboquant/codec/fragment_layout.h"
+#include "turboquant/codec/group_scales.h"
 
 namespace tq {
 namespace {
 
-AppendSide MakeSide(const Codec& codec, const CodebookTable* calibrated, const Rotation& rotation) {
+AppendSide MakeSide(const Codec& codec, ValueType row_type, const CodebookTable* calibrated,
+                    const Rotation& rotation, int head_dim) {
   AppendSide side;
   side.bits = codec.bits;
+  side.row_type = row_type == ValueType::kInt    ? AppendRowType::kInt8
+                  : row_type == ValueType::kF16  ? AppendRowType::kF16
+                  : row_type == ValueType::kBF16 ? AppendRowType::kBF16
+                                                 : AppendRowType::kFP8;
+  side.rotated = codec.rotate == Rotate::kNone ? 0 : 1;
+  if (side.rotated != 0) PackSigns(rotation, side.signs);
+  if (codec.is_float()) {
+    side.kind = AppendKind::kFloat;
+    return side;
+  }
+  if (codec.is_grouped()) {
+    side.kind = AppendKind::kGroup;
+    side.group_len = std::min(GroupLen(codec, head_dim), head_dim);
+    side.num_groups = NumGroups(codec, head_dim);
+    side.log8 = codec.scale == ScaleType::kLog8 ? 1 : 0;
+    side.affine = codec.zero == Zero::kAffine ? 1 : 0;
+    side.level_step = static_cast<float>(LevelStep(codec));
+    side.top_level = static_cast<float>(LargestLevel(codec));
+  }
+  if (codec.bits == 8) {
+    if (side.kind == AppendKind::kBook) side.kind = AppendKind::kInt8;
+    return side;
+  }
   side.in_place = IsInPlaceCodec(codec) ? 1 : 0;
-  side.unbiased = codec.gain == Gain::kUnbiased ? 1 : 0;
+  side.gain = codec.gain == Gain::kNone   ? AppendGain::kNone
+              : codec.gain == Gain::kNorm ? AppendGain::kNorm
+                                          : AppendGain::kUnbiased;
   const CodebookTable& book = BookOf(codec, calibrated);
+  side.unit = book.unit;
   side.num_levels = book.num_levels;
   std::copy_n(book.thresholds, book.num_levels - 1, side.thresholds);
   std::copy_n(book.levels, book.num_levels, side.levels);
-  PackSigns(rotation, side.signs);
   return side;
 }
 
@@ -34,8 +61,13 @@ void AddCenter(const HeadCenter& center, const CenterTable& table, int head_dim,
 
 }  // namespace
 
-bool CanAppend(const Codec& codec) {
-  return IsDeviceCodec(codec) && codec.gain != Gain::kNone;
+bool CanAppend(const HeadFormat& format, RecentType recent) {
+  const auto fits = [&](const Codec& codec) {
+    if (!IsDeviceCodec(codec) || (!codec.is_float() && recent != RecentType::kQ8)) return false;
+    return format.anchors == 0 ||
+           (codec.bits < 8 && !codec.is_grouped() && codec.gain != Gain::kNone);
+  };
+  return fits(format.k) && fits(format.v);
 }
 
 AppendTables MakeAppendTables(const DeviceCache& cache) {
@@ -52,8 +84,8 @@ AppendTables MakeAppendTables(const DeviceCache& cache) {
       head.side_offset = static_cast<uint32_t>(view.side_offset);
       AppendSide& k = head.sides[0];
       AppendSide& v = head.sides[1];
-      k = MakeSide(l.format.k, &l.k_book, l.k_rotation);
-      v = MakeSide(l.format.v, &l.v_book, l.v_rotation);
+      k = MakeSide(l.format.k, l.open.k_type, &l.k_book, l.k_rotation, config.head_dim);
+      v = MakeSide(l.format.v, l.open.v_type, &l.v_book, l.v_rotation, config.head_dim);
       k.open_values = static_cast<uint32_t>(l.open.k_values);
       k.open_scales = static_cast<uint32_t>(l.open.k_scales);
       k.codes = static_cast<uint32_t>(l.record.k_codes);

@@ -17,6 +17,6 @@ struct AppendTables {
 AppendTables MakeAppendTables(const DeviceCache& cache);
 
 // A codec that the kernel can write and seal.
-bool CanAppend(const Codec& codec);
+bool CanAppend(const HeadFormat& format, RecentType recent);
 
 }  // namespace tq

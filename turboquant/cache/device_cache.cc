@@ -356,18 +356,18 @@ Status DeviceCache::Claim(int to, int64_t length, const DeviceStream& stream) {
 
 Status DeviceCache::CheckAppend() const {
   const CacheConfig& c = config();
-  const bool fits =
-      c.recent == RecentType::kQ8 && (c.head_dim == 64 || c.head_dim == 128 || c.head_dim == 256);
-  const auto head = std::find_if(c.formats.begin(), c.formats.end(), [fits](const HeadFormat& f) {
-    return !fits || !CanAppend(f.k) || !CanAppend(f.v);
+  const bool fits = c.head_dim == 64 || c.head_dim == 128 || c.head_dim == 256;
+  const auto head = std::find_if(c.formats.begin(), c.formats.end(), [&](const HeadFormat& f) {
+    return !fits || !CanAppend(f, c.recent);
   });
   if (head == c.formats.end()) return OkStatus();
   const auto index = head - c.formats.begin();
   return Unsupported("device cache: tokens of ", PresetName(*head), " (layer ",
                      index / c.num_kv_heads, ", KV head ", index % c.num_kv_heads, ") at head_dim ",
-                     c.head_dim,
-                     " cannot be appended on the device; supported: k<a>v<b> with a and b in 2, 3, "
-                     "4 (Hadamard rotation, a gain), an 8-bit window, head_dim 64, 128 and 256");
+                     c.head_dim, c.recent == RecentType::kQ8 ? "" : " with a 16-bit window",
+                     " cannot be appended on the device; supported: ", kDeviceFormats,
+                     ", anchors beside 2 to 4 bits with a log8 scale a token, an 8-bit window, "
+                     "head_dim 64, 128 and 256");
 }
 
 Status DeviceCache::Reserve(int sequence, int n, const DeviceStream& stream) {

@@ -69,8 +69,8 @@ class DeviceCache {
   // each sequence. Writes open rows and seals the block that leaves the window.
   Status Append(int layer, const int32_t* sequences, int batch, int n, const void* k, const void* v,
                 DeviceIo io, const DeviceStream& stream) const;
-  // OK when Append can write and seal every head: k<a>v<b> with 2 to 4 bits as in
-  // CheckDeviceFormat, centre and anchors included.
+  // OK when Append can write and seal every head, a centre included; else kUnsupported, naming what
+  // is supported.
   Status CheckAppend() const;
   // Of all appends; waits.
   Result<WriteCounters> Counters(const DeviceStream& stream) const;

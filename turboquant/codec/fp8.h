@@ -17,6 +17,15 @@ inline float F32FromFP8(uint8_t b) {
   return 256.f * F32FromF16(static_cast<f16_t>((b & 0x80) << 8 | (b & 0x7F) << 7));
 }
 
+// The four numbers of a word as halves, divided by kFP8ToHalf: bytes 0 and 2, bytes 1 and 3.
+inline constexpr float kFP8ToHalf = 256.f;
+inline constexpr uint32_t HalvesOfEvenFP8(uint32_t word) {
+  return (word << 8 & 0x80008000u) | (word << 7 & 0x3F803F80u);
+}
+inline constexpr uint32_t HalvesOfOddFP8(uint32_t word) {
+  return (word & 0x80008000u) | (word >> 1 & 0x3F803F80u);
+}
+
 // Nearest, ties to even; |f| <= kMaxFP8 (the writer clamps).
 inline uint8_t FP8FromF32(float f) {
   const uint8_t sign = std::signbit(f) ? 0x80 : 0;

@@ -11,16 +11,32 @@ namespace {
 
 enum class Direction { kToFragments, kFromFragments };
 
-// The 8-bit rows of an open side.
-void ConvertOpenSide(Side side, int head_dim, Direction direction, const uint8_t* from,
-                     uint8_t* to) {
+// Numbers of one or two bytes: open rows, 8-bit codes, floats.
+void ConvertNumbers(Side side, int head_dim, size_t bytes, Direction direction, const uint8_t* from,
+                    uint8_t* to) {
   const int lanes = NumLanes(side, head_dim);
   for (int t = 0; t < kPageLen; ++t) {
     for (int c = 0; c < head_dim; ++c) {
       const int lane = side == Side::kK ? t : c, depth = side == Side::kK ? c : t;
-      const size_t cpu = Int8Index(lane, depth, lanes);
-      const size_t device = FragmentByte(FragmentOf(side, head_dim, t, c));
-      direction == Direction::kToFragments ? to[device] = from[cpu] : to[cpu] = from[device];
+      const size_t cpu =
+          bytes == 1 ? Int8Index(lane, depth, lanes) : 2 * F16Index(lane, depth, lanes);
+      const size_t device = bytes == 1 ? FragmentByte(FragmentOf(side, head_dim, t, c))
+                                       : FragmentHalfByte(side, head_dim, t, c);
+      const bool forward = direction == Direction::kToFragments;
+      std::memcpy(to + (forward ? device : cpu), from + (forward ? cpu : device), bytes);
+    }
+  }
+}
+
+// Planes of scales and offsets, `bytes` each.
+void ConvertScales(size_t num_planes, size_t bytes, Direction direction, const uint8_t* from,
+                   uint8_t* to) {
+  for (size_t plane = 0; plane < num_planes; ++plane) {
+    for (int t = 0; t < kPageLen; ++t) {
+      const size_t cpu = (plane * kPageLen + t) * bytes;
+      const size_t device = (plane * kPageLen + FragmentScaleIndex(t)) * bytes;
+      const bool forward = direction == Direction::kToFragments;
+      std::memcpy(to + (forward ? device : cpu), from + (forward ? cpu : device), bytes);
     }
   }
 }
@@ -91,9 +107,9 @@ void ConvertOpen(const OpenLayout& l, int head_dim, Direction direction, const s
   std::memcpy(to, from, l.bytes);
   if (!HasFragmentOrder(head_dim)) return;
   const auto convert = [&](Side side, ValueType type, size_t offset) {
-    if (type != ValueType::kInt) return;
-    ConvertOpenSide(side, head_dim, direction, reinterpret_cast<const uint8_t*>(from) + offset,
-                    reinterpret_cast<uint8_t*>(to) + offset);
+    ConvertNumbers(side, head_dim, static_cast<size_t>(OpenBits(type)) / 8, direction,
+                   reinterpret_cast<const uint8_t*>(from) + offset,
+                   reinterpret_cast<uint8_t*>(to) + offset);
   };
   convert(Side::kK, l.k_type, l.k_values);
   convert(Side::kV, l.v_type, l.v_values);
@@ -108,12 +124,15 @@ void ConvertRecord(const HeadFormat& f, int head_dim, Direction direction, const
     if (!IsFragmentCodec(codec)) return;
     const auto* source = reinterpret_cast<const uint8_t*>(from);
     auto* target = reinterpret_cast<uint8_t*>(to);
-    ConvertCodes(codec, side, head_dim, direction, source + codes, target + codes);
-    for (int t = 0; t < kPageLen; ++t) {
-      const size_t cpu = scales + t, device = scales + FragmentScaleByte(t);
-      direction == Direction::kToFragments ? target[device] = source[cpu]
-                                           : target[cpu] = source[device];
+    if (codec.bits >= 8) {
+      ConvertNumbers(side, head_dim, static_cast<size_t>(codec.bits) / 8, direction, source + codes,
+                     target + codes);
+    } else {
+      ConvertCodes(codec, side, head_dim, direction, source + codes, target + codes);
     }
+    const size_t bytes = codec.scale == ScaleType::kF16 ? 2 : 1;
+    ConvertScales(ScaleBytes(codec, head_dim) / (kPageLen * bytes), bytes, direction,
+                  source + scales, target + scales);
   };
   convert(Side::kK, f.k, l.k_codes, l.k_scales);
   convert(Side::kV, f.v, l.v_codes, l.v_scales);

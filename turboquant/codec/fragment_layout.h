@@ -23,7 +23,14 @@
 //   words
 //          are bits 0, 1, 2 of the codes of registers 8 g + 6, 8 g + 7.
 // Words of all lanes lie in 16-byte pieces: word w of a lane is at ((w / 4 * 32 + lane) * 4 + w %
-// 4) x 4 bytes. log8 scales: token 16 t + 8 h + r at byte 8 r + 2 t + h.
+// 4) x 4 bytes. Scales and offsets, in each plane of 64: token 16 t + 8 h + r is number
+// 8 r + 2 t + h.
+//
+// FP8 has the order of 8-bit codes. A 16 x 16 fragment of 16-bit numbers is 4 registers of 2:
+//   K: fragment (t, j) = tokens 16 t.. x channels 16 j.., consumed t, then j
+//      register i, half b: token 16 t + r + 8 (i & 1), channel 16 j + 2 c + b + 8 (i >> 1)
+//   V: fragment (m, s) = channels 16 m.. x tokens 16 s.., consumed m, then s
+//      register i, half b: channel 16 m + r + 8 (i & 1), token 16 s + 2 c + b + 8 (i >> 1)
 #pragma once
 
 #include <cstdint>
@@ -65,6 +72,22 @@ inline constexpr size_t FragmentByte(const FragmentSlot& s) {
   return FragmentWordByte(s.lane, s.reg) + s.byte;
 }
 
+// Byte of a 16-bit value.
+inline constexpr size_t FragmentHalfByte(Side side, int head_dim, int token, int channel) {
+  const bool is_k = side == Side::kK;
+  const int row = is_k ? token : channel, k = is_k ? channel : token;
+  const int fragment = row / 16 * ((is_k ? head_dim : kPageLen) / 16) + k / 16;
+  const int reg = row / 8 % 2 + k % 16 / 8 * 2;
+  return FragmentWordByte(row % 8 * 4 + k % 8 / 2, 4 * fragment + reg) + k % 2 * 2;
+}
+
+// Where channel k of 16 lies among the queries' halves, such that a lane finds the four that belong
+// to its registers of K at 4 c: k = 2 c, 2 c + 1, 2 c + 8, 2 c + 9 of 16-bit numbers; of FP8, bytes
+// 0, 2, 1, 3 of a word (fp8.h).
+inline constexpr int FragmentQueryIndex(bool fp8, int k) {
+  return fp8 ? k / 4 * 4 + k % 2 * 2 + k / 2 % 2 : k % 8 / 2 * 4 + k % 2 + k / 8 * 2;
+}
+
 // Bits of a code: up to three single bits or one field, each at (word, shift).
 struct FragmentField {
   int word = 0, shift = 0;
@@ -82,7 +105,8 @@ inline constexpr bool FragmentIsSpread(int bits, int reg) {
   return bits == 3 && reg % 8 >= 6;
 }
 
-inline constexpr int FragmentScaleByte(int token) {
+// Number of a token in a plane of scales or offsets.
+inline constexpr int FragmentScaleIndex(int token) {
   return 8 * (token % 8) + 2 * (token / 16) + token / 8 % 2;
 }
 
@@ -91,25 +115,31 @@ inline constexpr bool HasFragmentOrder(int head_dim) {
   return head_dim % 64 == 0;
 }
 inline constexpr bool IsFragmentCodec(const Codec& c) {
-  return c.type == ValueType::kInt && c.bits <= 4 && !c.is_grouped() &&
-         c.codebook != Codebook::kTrellis;
+  return c.is_float() || ((c.bits <= 4 || c.bits == 8) && c.codebook != Codebook::kTrellis);
 }
 
-// What the device kernels read besides: rotated.
+// What the device kernels read besides: rotated by signs and a Hadamard transform, or not at all.
 inline constexpr bool IsDeviceCodec(const Codec& c) {
-  return IsFragmentCodec(c) && c.rotate == Rotate::kHadamard;
+  return IsFragmentCodec(c) && c.rotate != Rotate::kMatrix;
 }
+
+// The same in words, for messages.
+inline constexpr char kDeviceFormats[] =
+    "f16, bf16, fp8 and k<a>v<b> with a and b in 2, 3, 4, 8, 16, bf16, fp8 (Hadamard rotation or "
+    "none; log8 or f16 scales, a token or a group of 16 to 128 channels; uniform, lloyd or "
+    "calibrated books)";
 
 inline constexpr bool IsInPlaceCodec(const Codec& c) {
-  return c.bits == 2 && c.codebook == Codebook::kUniform;
+  return c.type == ValueType::kInt && c.bits == 2 && c.codebook == Codebook::kUniform &&
+         !c.is_grouped();
 }
 
 // Sets bit c % 32 of words[c / 32] for every channel c whose sign the rotation flips; words:
 // zeroed.
 void PackSigns(const Rotation& rotation, uint32_t* words);
 
-// Between the two orders, on the host. `kInt` open rows, and sealed sides of IsFragmentCodec; all
-// other sections are copied as they are. from and to are whole open parts, or whole records.
+// Between the two orders, on the host. Open rows, and sealed sides of IsFragmentCodec; all other
+// sections are copied as they are. from and to are whole open parts, or whole records.
 void OpenToFragments(const OpenLayout& layout, int head_dim, const std::byte* from, std::byte* to);
 void OpenFromFragments(const OpenLayout& layout, int head_dim, const std::byte* from,
                        std::byte* to);

@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "turboquant/codec/fp8.h"
 #include "turboquant/codec/pack.h"
 
 namespace tq {
@@ -48,6 +49,60 @@ TEST(FragmentLayout, SlotsAreThoseOfTheTensorCores) {
   }
 }
 
+TEST(FragmentLayout, HalvesAreThoseOfTheTensorCores) {
+  const int dim = 128;
+  for (int lane = 0; lane < 32; ++lane) {
+    const int r = lane / 4, c = lane % 4;
+    for (int i = 0; i < 4; ++i) {
+      for (int b = 0; b < 2; ++b) {
+        const int row = r + 8 * (i & 1), k = 2 * c + b + 8 * (i >> 1);
+        const size_t in_fragment = static_cast<size_t>(lane) * 16 + i * 4 + b * 2;
+        for (int t = 0; t < 4; ++t) {
+          for (int j = 0; j < dim / 16; ++j) {
+            EXPECT_EQ(FragmentHalfByte(Side::kK, dim, 16 * t + row, 16 * j + k),
+                      static_cast<size_t>(t * dim / 16 + j) * 512 + in_fragment);
+            EXPECT_EQ(FragmentHalfByte(Side::kV, dim, 16 * t + k, 16 * j + row),
+                      static_cast<size_t>(j * 4 + t) * 512 + in_fragment);
+          }
+        }
+      }
+    }
+  }
+}
+
+// The kernel's view of FP8 keys: a word of 8-bit order gives registers of two 16 x 16 products, and
+// the queries' halves lie so that both sides of a product mean the same channel.
+TEST(FragmentLayout, WordsOfFP8MeetTheirQueries) {
+  const int dim = 64;
+  for (int t = 0; t < kPageLen; ++t) {
+    for (int c = 0; c < dim; ++c) {
+      const FragmentSlot s = FragmentOf(Side::kK, dim, t, c);
+      const int k_step = c / 16, reg = s.reg % 4;
+      EXPECT_EQ(k_step % 2, reg / 2);  // registers 0, 1 and 2, 3 are one product each
+      // Bytes 0, 2 are the first register of the pair, k = 2 c, 2 c + 1; bytes 1, 3 the other.
+      const int place = s.lane % 4 * 4 + s.byte % 2 * 2 + s.byte / 2;
+      EXPECT_EQ(FragmentQueryIndex(true, c % 16), place);
+    }
+  }
+  for (int k = 0; k < 16; ++k) {  // of 16-bit numbers
+    const int lane = k % 8 / 2, half = k / 8;
+    EXPECT_EQ(FragmentQueryIndex(false, k), 4 * lane + 2 * half + k % 2);
+  }
+}
+
+TEST(FragmentLayout, WordsOfFP8BecomeHalves) {
+  for (uint32_t a = 0; a < 256; ++a) {
+    if (a % 128 == 127) continue;  // NaN
+    const uint32_t b = (a * 37 + 11) % 256;
+    const uint32_t word = a | b << 8 | b << 16 | a << 24;
+    const uint32_t even = HalvesOfEvenFP8(word), odd = HalvesOfOddFP8(word);
+    const auto half = [](uint32_t h) { return kFP8ToHalf * F32FromF16(static_cast<f16_t>(h)); };
+    EXPECT_EQ(half(even & 0xffff), F32FromFP8(static_cast<uint8_t>(a)));
+    EXPECT_EQ(half(odd >> 16), F32FromFP8(static_cast<uint8_t>(a)));
+    EXPECT_EQ(even >> 16, odd & 0xffff);
+  }
+}
+
 TEST(FragmentLayout, EveryValueHasItsOwnByte) {
   for (const int dim : {64, 128, 256}) {
     for (const Side side : {Side::kK, Side::kV}) {
@@ -57,6 +112,12 @@ TEST(FragmentLayout, EveryValueHasItsOwnByte) {
       }
       EXPECT_EQ(seen.size(), static_cast<size_t>(kPageLen) * dim);
       EXPECT_LT(*seen.rbegin(), static_cast<size_t>(kPageLen) * dim);
+      seen.clear();
+      for (int t = 0; t < kPageLen; ++t) {
+        for (int c = 0; c < dim; ++c) seen.insert(FragmentHalfByte(side, dim, t, c));
+      }
+      EXPECT_EQ(seen.size(), static_cast<size_t>(kPageLen) * dim);
+      EXPECT_LT(*seen.rbegin(), static_cast<size_t>(kPageLen) * dim * 2);
     }
   }
 }
@@ -98,7 +159,7 @@ TEST(FragmentLayout, WordsHoldTheCodesOfTheRecord) {
         ASSERT_EQ(selector >> (4 * s.byte) & 15, codes[CodeIndex(t, c, dim)])
             << bits << " bits, token " << t << ", channel " << c;
       }
-      ASSERT_EQ(to[l.k_scales + static_cast<size_t>(FragmentScaleByte(t))],
+      ASSERT_EQ(to[l.k_scales + static_cast<size_t>(FragmentScaleIndex(t))],
                 from[l.k_scales + static_cast<size_t>(t)]);
     }
   }
@@ -129,8 +190,9 @@ TEST(FragmentLayout, UniformTwoBitCodesAreMaskedInPlace) {
 }
 
 TEST(FragmentLayout, RecordsComeBackAsTheyWere) {
-  for (const char* preset : {"k4v4", "k3v2", "k2v3", "k2v4-anchor2", "k8v4", "f16", "k3v3-trellis",
-                             "k4v4-group32", "k6v5"}) {
+  for (const char* preset : {"k4v4", "k3v2", "k2v3", "k2v4-anchor2", "k8v4", "k8v8-anchor1", "f16",
+                             "bf16", "fp8", "k16vfp8", "k3v3-trellis", "k4v4-group32",
+                             "k8v3-group16", "k2v2-group128", "k6v5", "k5v5-group64"}) {
     for (const int dim : {64, 128, 256, 80}) {
       const HeadFormat format = *ParsePreset(preset);
       const size_t bytes = RecordLayout::For(format, dim).bytes;
@@ -147,15 +209,17 @@ TEST(FragmentLayout, RecordsComeBackAsTheyWere) {
 }
 
 TEST(FragmentLayout, OpenRowsComeBackAsTheyWere) {
-  for (const RecentType recent : {RecentType::kQ8, RecentType::kF16}) {
+  for (const auto& [preset, recent] : {std::pair{"k3v2", RecentType::kQ8},
+                                       {"k3v2", RecentType::kF16},
+                                       {"kfp8vbf16", RecentType::kQ8}}) {
     for (const int dim : {64, 128, 256, 80}) {
-      const OpenLayout l = OpenLayout::For(*ParsePreset("k3v2"), recent, dim);
+      const OpenLayout l = OpenLayout::For(*ParsePreset(preset), recent, dim);
       const std::vector<std::byte> from = RandomBytes(l.bytes, 4);
       std::vector<std::byte> device(l.bytes), back(l.bytes);
       OpenToFragments(l, dim, from.data(), device.data());
       OpenFromFragments(l, dim, device.data(), back.data());
       EXPECT_EQ(back, from) << dim;
-      EXPECT_EQ(device != from, recent == RecentType::kQ8 && HasFragmentOrder(dim)) << dim;
+      EXPECT_EQ(device != from, HasFragmentOrder(dim)) << dim;
     }
   }
 }
