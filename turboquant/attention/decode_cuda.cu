@@ -135,10 +135,11 @@ Status PrepareDecodeKernel(int head_dim, int rows, DecodeVariant variant, uint32
 Status LaunchDecodeKernel(int head_dim, int rows, DecodeVariant variant, const DecodeParams& params,
                           const DecodeKernelInfo& info, void* stream) {
   const DecodeEntry kernel = EntryFor(head_dim, rows, variant);
-  kernel.function<<<info.num_blocks, 32 * info.warps_per_block,
-                    SharedBytes(kernel, params.stage_bytes, params.num_kv_heads,
-                                params.center_bytes, info.warps_per_block),
-                    static_cast<cudaStream_t>(stream)>>>(params);
+  ptx::Launch(kernel.function, dim3(static_cast<unsigned>(info.num_blocks)),
+              32 * info.warps_per_block,
+              SharedBytes(kernel, params.stage_bytes, params.num_kv_heads, params.center_bytes,
+                          info.warps_per_block),
+              stream, params);
   return TQ_CUDA(cudaGetLastError());
 }
 

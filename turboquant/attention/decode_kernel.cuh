@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
   constexpr bool kSkip = kVariant == DecodeVariant::kSkip;
   constexpr bool kWide = kVariant == DecodeVariant::kWide;
   constexpr int kRows = 4 * kTiles, kEach = kDim / 32;
-  extern __shared__ __align__(128) uint8_t dynamic[];
+  uint8_t* const dynamic = ptx::DynamicShared();
   auto& sh = *reinterpret_cast<Shared<kDim, kTiles>*>(dynamic);
   auto* const index = reinterpret_cast<DecodeHeadIndex*>(dynamic + RoundUp<size_t>(sizeof(sh), 16));
   uint8_t* const center = dynamic + CenterOffset<kDim, kTiles, kWide>(p.num_kv_heads);

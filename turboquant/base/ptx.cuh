@@ -87,6 +87,12 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
+// What a launch asked for of shared memory.
+__device__ __forceinline__ uint8_t* DynamicShared() {
+  extern __shared__ __align__(128) uint8_t dynamic_shared[];
+  return dynamic_shared;
+}
+
 // Of data that is read once: it leaves the L2 cache before anything else does. The value that
 // createpolicy.fractional.L2::evict_first gives for 1.0; as an instruction it was made again at
 // each use, at times from a register that had changed.
@@ -163,5 +169,13 @@ __device__ __forceinline__ void LaunchDependents() {
   TQ_SM90_ASM("griddepcontrol.launch_dependents;" ::);
 }
 #undef TQ_SM90_ASM
+
+// `kernel` on a grid of blocks of so many threads; stream: a cudaStream_t. Errors are the caller's
+// to ask for.
+template <typename... P, typename... A>
+void Launch(void (*kernel)(P...), dim3 grid, int threads, size_t shared_bytes, void* stream,
+            const A&... arguments) {
+  kernel<<<grid, threads, shared_bytes, static_cast<cudaStream_t>(stream)>>>(arguments...);
+}
 
 }  // namespace tq::ptx

@@ -336,18 +336,17 @@ __global__ void AdvanceKernel(int32_t* lengths, const int32_t* sequences, int ba
 
 Status LaunchAppend(int head_dim, const AppendParams& p, void* stream) {
   const dim3 grid(static_cast<unsigned>(p.batch), static_cast<unsigned>(p.num_kv_heads));
-  auto* const s = static_cast<cudaStream_t>(stream);
   switch (head_dim) {
-    case 64: AppendKernel<64><<<grid, 32 * kWarps, 0, s>>>(p); break;
-    case 128: AppendKernel<128><<<grid, 32 * kWarps, 0, s>>>(p); break;
-    default: AppendKernel<256><<<grid, 32 * kWarps, 0, s>>>(p); break;
+    case 64: ptx::Launch(AppendKernel<64>, grid, 32 * kWarps, 0, stream, p); break;
+    case 128: ptx::Launch(AppendKernel<128>, grid, 32 * kWarps, 0, stream, p); break;
+    default: ptx::Launch(AppendKernel<256>, grid, 32 * kWarps, 0, stream, p); break;
   }
   return TQ_CUDA(cudaGetLastError());
 }
 
 Status LaunchAdvance(int32_t* lengths, const int32_t* sequences, int batch, int n, void* stream) {
-  AdvanceKernel<<<(batch + 127) / 128, 128, 0, static_cast<cudaStream_t>(stream)>>>(
-      lengths, sequences, batch, n);
+  ptx::Launch(AdvanceKernel, dim3(static_cast<unsigned>(batch + 127) / 128), 128, 0, stream,
+              lengths, sequences, batch, n);
   return TQ_CUDA(cudaGetLastError());
 }
 

@@ -1,0 +1,128 @@
+// What turboquant/base/ptx.cuh has, for the emulator: as PTX defines it, by plain loops.
+#pragma once
+
+#include "tests/cuda_emulator/emulator.h"
+
+namespace tq::ptx {
+
+inline constexpr uint32_t kAllLanes = 0xffffffffu;
+
+inline float Exp2(float x) {
+  return x < -126.f ? 0.f : std::exp2(x);
+}
+
+struct MmaOperands {
+  uint32_t a[4], b[2];
+};
+
+// d = a x b + c of 16 x 8 x kDepth. A row r of A, depth k, lies in lane 4 (r % 8) + k % (4 n) / n,
+// register r / 8 + 2 (k / (4 n)), with n values a register; a column of B as a row of A.
+template <int kDepth, int kEach, typename Sum, typename A, typename B>
+void Mma(Sum (&d)[4], const MmaOperands& mine, const Sum (&c)[4], const A& a_of, const B& b_of) {
+  const int lane = emulator::Lane();
+  const uint8_t* const all = emulator::Exchange(&mine, sizeof mine);
+  Sum out[4];
+  for (int i = 0; i < 4; ++i) {
+    const int row = lane / 4 + 8 * (i / 2), column = 2 * (lane % 4) + i % 2;
+    Sum sum = 0;
+    for (int k = 0; k < kDepth; ++k) {
+      const int from = k % (4 * kEach) / kEach, reg = k / (4 * kEach), at = k % kEach;
+      const auto a = emulator::FromLane<MmaOperands>(all, row % 8 * 4 + from);
+      const auto b = emulator::FromLane<MmaOperands>(all, column * 4 + from);
+      sum +=
+          a_of(a.a[row / 8 + 2 * reg] >> (32 / kEach * at)) * b_of(b.b[reg] >> (32 / kEach * at));
+    }
+    out[i] = c[i] + sum;
+  }
+  std::copy_n(out, 4, d);
+}
+
+inline int SignedByte(uint32_t x) {
+  return static_cast<int8_t>(x);
+}
+inline int UnsignedByte(uint32_t x) {
+  return static_cast<uint8_t>(x);
+}
+inline void MmaS8S8(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                    const int (&c)[4]) {
+  Mma<32, 4>(d, {{a[0], a[1], a[2], a[3]}, {b0, b1}}, c, SignedByte, SignedByte);
+}
+inline void MmaS8U8(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                    const int (&c)[4]) {
+  Mma<32, 4>(d, {{a[0], a[1], a[2], a[3]}, {b0, b1}}, c, SignedByte, UnsignedByte);
+}
+inline void MmaS8S8Half(int (&d)[4], uint32_t a0, uint32_t a1, uint32_t b, const int (&c)[4]) {
+  Mma<16, 4>(d, {{a0, a1, 0, 0}, {b, 0}}, c, SignedByte, SignedByte);
+}
+template <bool kBF16>
+void MmaFloat(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  const auto value = [](uint32_t x) {
+    const auto bits = static_cast<uint16_t>(x);
+    return kBF16 ? F32FromBF16(bits) : F32FromF16(bits);
+  };
+  Mma<16, 2>(d, {{a[0], a[1], a[2], a[3]}, {b0, b1}}, d, value, value);
+}
+
+inline uint32_t Transpose8x8(uint32_t mine) {
+  const int lane = emulator::Lane(), r = lane / 4, c = lane % 4;
+  const uint8_t* const all = emulator::Exchange(&mine, sizeof mine);
+  uint32_t out = 0;
+  for (int b = 0; b < 2; ++b) {
+    const auto row = emulator::FromLane<uint32_t>(all, 4 * (2 * c + b) + r / 2);
+    out |= (row >> (16 * (r % 2)) & 0xffffu) << (16 * b);
+  }
+  return out;
+}
+
+inline uint32_t Permute(uint32_t low, uint32_t high, uint32_t selector) {
+  const uint64_t bytes = static_cast<uint64_t>(high) << 32 | low;
+  uint32_t out = 0;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t pick = selector >> (4 * i) & 15;
+    auto byte = static_cast<uint32_t>(bytes >> (8 * (pick & 7)) & 255);
+    if ((pick & 8) != 0) byte = (byte & 0x80u) != 0 ? 0xff : 0;
+    out |= byte << (8 * i);
+  }
+  return out;
+}
+
+inline uint32_t AndOr(uint32_t a, uint32_t mask, uint32_t c) {
+  return (a & mask) | c;
+}
+
+inline uint8_t* DynamicShared() {
+  return emulator::shared;
+}
+inline uint32_t SharedAddress(const void* p) {
+  return static_cast<uint32_t>(static_cast<const uint8_t*>(p) - emulator::shared);
+}
+
+inline constexpr uint64_t kReadOncePolicy = 0;
+inline void CopyAsync16(uint32_t to, const void* from) {
+  std::memcpy(emulator::shared + to, from, 16);
+}
+inline void CopyAsync8(uint32_t to, const void* from) {
+  std::memcpy(emulator::shared + to, from, 8);
+}
+inline void CopyAsyncCommit() {}
+// Copies are done at once, but the warp's other lanes may not have come to theirs.
+template <int kPending>
+void CopyAsyncWait() {
+  __syncwarp();
+}
+inline constexpr bool kHasBulkCopy = false;
+inline void BarrierInit(uint32_t, uint32_t) {}
+inline void BarrierExpect(uint32_t, uint32_t) {}
+inline void BarrierWait(uint32_t, uint32_t) {}
+inline void BulkCopy(uint32_t, const void*, uint32_t, uint32_t, uint64_t) {}
+inline void FenceBulkCopy() {}
+inline void WaitForDependencies() {}
+inline void LaunchDependents() {}
+
+// `kernel` on a grid of blocks.
+template <typename... P, typename... A>
+void Launch(void (*kernel)(P...), dim3 grid, int threads, size_t, void*, const A&... arguments) {
+  emulator::Launch(grid, threads, [&] { kernel(arguments...); });
+}
+
+}  // namespace tq::ptx
