@@ -97,7 +97,7 @@ def main():
                 "results": []}
     for kv_heads in (32, 8):
         ours_all = []
-        for formats, more in ((FORMATS, []), (CENTRED, ["--center"]))[:1 if options.no_center else 2]:
+        for formats, more in [(FORMATS, [])] + ([] if options.no_center else [(CENTRED, ["--center"])]):
             part = json.loads(output(
                 options.tq, "bench", "attention", "--device", "cuda", "--kv", formats,
                 "--head-dim", str(HEAD_DIM), "--kv-heads", str(kv_heads), "--group",

@@ -129,11 +129,10 @@ class Bench:
         self.end = time.monotonic() + 60 * minutes if minutes else None
         self.has_done = False
         path = RESULTS / name
-        self.result = {"machine": machine(), "command": f"bench/calibration.py --name {name}",
-                       "calibrations": {}, "rows": [], "floors": {}, "speed": {}}
+        self.result = {"machine": machine(), "command": "", "groups": [], "calibrations": {},
+                       "rows": [], "floors": {}, "speed": {}}
         if path.exists():
             self.result.update(json.loads(path.read_text(encoding="utf-8")))
-        self.result["command"] = f"bench/calibration.py --name {name}"
 
     def left(self):
         return None if self.end is None else self.end - time.monotonic()
@@ -231,6 +230,9 @@ class Bench:
             self.save()
 
     def run(self, groups):
+        known = self.result["groups"]
+        known += [g for g in groups if g not in known]
+        self.result["command"] = f"bench/calibration.py --groups {','.join(known)} --name {self.name}"
         for group in groups:
             for profiles, context in PLAN[group]:
                 for profile in profiles:

@@ -17,7 +17,7 @@ text_lines=31102
 build_packages=(cmake ninja-build g++ python3 python3-venv libhwy-dev
   nlohmann-json3-dev libxxhash-dev libcli11-dev libfmt-dev libpcre2-dev libutf8proc-dev
   libcurl4-openssl-dev zlib1g-dev libzstd-dev libjs-chart.js bible-kjv)
-test_packages=(libgtest-dev librapidcheck-dev)
+test_packages=(libgtest-dev librapidcheck-dev openssl ca-certificates)
 clang_packages=(clang-19 libclang-rt-19-dev)
 
 say() { printf '%s\n' "$*"; }

@@ -5,7 +5,8 @@ usage: make_weight_golden.py [OUT.json]
 
 Needs: pip install gguf. Blocks are random bytes with finite half-precision scales; in the last two
 of a type all other bytes are 0 or 255: the smallest and largest codes and integer scales. MXFP4 has
-a byte for a scale instead: small, usual, 0 and the largest whose weights are floats. Both `blocks` and `values` (float32) are little-endian bytes in hexadecimal.
+a byte for a scale instead: small, usual, 0 and the largest whose weights are floats. Both `blocks`
+and `values` (float32) are little-endian bytes in hexadecimal.
 """
 import importlib.metadata
 import json

@@ -209,9 +209,11 @@ Status Session::CheckGenerate(const GenerateOptions& options) const {
 // One pass of the model gives every answer its next token: the weights are read once for all.
 Status Session::Write(std::span<Lane* const> lanes) {
   const auto vocab = static_cast<size_t>(model_->arch().vocab_size);
+  std::vector<Lane*> active;
+  std::vector<ForwardItem> items;
   for (;;) {
-    std::vector<Lane*> active;
-    std::vector<ForwardItem> items;
+    active.clear();
+    items.clear();
     for (Lane* lane : lanes) {
       if (lane->ended) continue;
       TQ_ASSIGN_OR_RETURN(const std::optional<TokenId> token,
@@ -232,8 +234,12 @@ Status Session::Write(std::span<Lane* const> lanes) {
     for (size_t i = 0; i < active.size(); ++i) {
       Lane& lane = *active[i];
       lane.history.push_back(lane.token);
-      const std::span<const float> row = std::span<const float>(next_logits_).subspan(i * vocab);
-      lane.logits.assign(row.begin(), row.begin() + static_cast<std::ptrdiff_t>(vocab));
+      if (active.size() == 1) {
+        std::swap(lane.logits, next_logits_);
+      } else {
+        const auto row = std::span<const float>(next_logits_).subspan(i * vocab, vocab);
+        lane.logits.assign(row.begin(), row.end());
+      }
       lane.writer.Took(lane.token, seconds);
     }
   }

@@ -16,7 +16,7 @@ struct AppendTables {
 // Every format fits: DeviceCache::CheckAppend.
 AppendTables MakeAppendTables(const DeviceCache& cache);
 
-// A codec that the kernel can write and seal.
+// Whether the kernel writes and seals this format beside such a window.
 bool CanAppend(const HeadFormat& format, RecentType recent);
 
 }  // namespace tq

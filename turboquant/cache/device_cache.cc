@@ -366,8 +366,8 @@ Status DeviceCache::CheckAppend() const {
                      index / c.num_kv_heads, ", KV head ", index % c.num_kv_heads, ") at head_dim ",
                      c.head_dim, c.recent == RecentType::kQ8 ? "" : " with a 16-bit window",
                      " cannot be appended on the device; supported: ", kDeviceFormats,
-                     ", anchors beside 2 to 4 bits with a log8 scale a token, an 8-bit window, "
-                     "head_dim 64, 128 and 256");
+                     ", anchors beside 2 to 4 bits with a log8 scale a token; an 8-bit window, or "
+                     "with floats a 16-bit one; head_dim 64, 128 and 256");
 }
 
 Status DeviceCache::Reserve(int sequence, int n, const DeviceStream& stream) {

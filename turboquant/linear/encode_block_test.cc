@@ -76,6 +76,7 @@ TEST(WriteFileBlock, WritesTheBytesThatWereRead) {
   size_t types = 0;
   for (const auto& [name, parts] : golden["types"].items()) {
     const WeightType type = *WeightTypeOf(name);
+    if (type == WeightType::kMXFP4) continue;  // read only
     const std::string hex = parts["blocks"];
     const auto size = static_cast<size_t>(WeightBlockBytes(type));
     for (size_t at = 0; at < hex.size(); at += 2 * size) {
@@ -90,7 +91,7 @@ TEST(WriteFileBlock, WritesTheBytesThatWereRead) {
     }
     ++types;
   }
-  EXPECT_EQ(types, BlockTypes().size() + 1);  // and MXFP4, whose blocks are not chosen here
+  EXPECT_EQ(types, BlockTypes().size());
 }
 
 // Relative errors of normal weights: a step of the type is about range / codes; the bounds are a

@@ -91,12 +91,9 @@ void ReadQ6K(Bytes q, FileBlock& block) {
   block.d = q.half(208);
 }
 
-// Rank of a number of E2M1 (see kFloat4Levels) from its bits, sign and magnitude, and back.
+// Rank of a number of E2M1 (see kFloat4Levels) from its bits, sign and magnitude.
 uint8_t RankOfFloat4(int bits) {
   return U8(bits < 8 ? 8 + bits : 15 - bits);
-}
-int Float4OfRank(int rank) {
-  return rank < 8 ? 15 - rank : rank - 8;
 }
 
 void ReadMXFP4(Bytes q, FileBlock& block) {
@@ -167,13 +164,6 @@ void WriteQ6K(const FileBlock& block, OutBytes q) {
   q.half(208, block.d);
 }
 
-void WriteMXFP4(const FileBlock& block, OutBytes q) {
-  uint8_t bits[kBlockLen];
-  for (int k = 0; k < kBlockLen; ++k) bits[k] = U8(Float4OfRank(block.codes[k]));
-  q.Or(0, block.exponent);
-  WriteNibbles(bits, q + 1);
-}
-
 }  // namespace
 
 void ReadFileBlock(WeightType type, const std::byte* bytes, FileBlock& block) {
@@ -229,7 +219,8 @@ void WriteFileBlock(WeightType type, const FileBlock& block, std::byte* bytes) {
   switch (type) {
     case WeightType::kF32:
     case WeightType::kF16:
-    case WeightType::kBF16: TQ_CHECK(false); break;
+    case WeightType::kBF16:
+    case WeightType::kMXFP4: TQ_CHECK(false); break;  // read only
     case WeightType::kQ4_0:
       q.half(0, block.d);
       WriteNibbles(block.codes, q + 2);
@@ -267,7 +258,6 @@ void WriteFileBlock(WeightType type, const FileBlock& block, std::byte* bytes) {
       break;
     }
     case WeightType::kQ6_K: WriteQ6K(block, q); break;
-    case WeightType::kMXFP4: WriteMXFP4(block, q); break;
   }
 }
 

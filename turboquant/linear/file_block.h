@@ -23,7 +23,7 @@ struct FileBlock {
 void ReadFileBlock(WeightType type, const std::byte* bytes, FileBlock& block);
 
 // The other way: every bit of `bytes` (one block) is set. Codes, scales and mins must fit into
-// their bits.
+// their bits. Types that encode_block.h writes.
 void WriteFileBlock(WeightType type, const FileBlock& block, std::byte* bytes);
 
 // A row of values straight from a file: the specification of what weights mean. `bytes` holds

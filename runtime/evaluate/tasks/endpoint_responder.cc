@@ -284,9 +284,11 @@ Result<EndpointResponder::State::Answer> EndpointResponder::State::Attempt(
                            "it (",
                            certificates.ToString(), ")");
       case CURLE_SSL_CACERT_BADFILE:
-        return Unavailable("no safe connection to ", url, ": ", why,
-                           "; give a readable PEM file of certificates, or unset the variable (",
-                           certificates.ToString(), ")");
+        return Unavailable(
+            "no safe connection to ", url, ": ", why,
+            "; SSL_CERT_FILE must name a readable PEM file of certificates; without "
+            "it those of the system count (Debian: apt-get install ca-certificates) (",
+            certificates.ToString(), ")");
       case CURLE_SSL_CONNECT_ERROR: return Unavailable("no safe connection to ", url, ": ", why);
       default: *again = true; return Unavailable("the connection to ", url, " broke: ", why);
     }

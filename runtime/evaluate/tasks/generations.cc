@@ -188,7 +188,7 @@ class Asker {
     request["temperature"] = options_.temperature;
     // Small enough for every server's integers.
     uint64_t state = options_.seed + index * 1000;
-    const uint64_t seed = SplitMix64(state) >> 33;
+    const uint64_t seed = SplitMix64(state) >> 34;
     const size_t at_once = responder.answers_together() ? per_prompt : 1;
     if (at_once > 1) request["n"] = at_once;
     std::vector<Answer> answers;
