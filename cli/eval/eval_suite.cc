@@ -82,9 +82,9 @@ class Evaluations {
       if (step.skipped.empty()) {
         const double begin = work_;
         work_ += Work(names[i]);
-        step.run = [this, i, name = names[i], begin, end = work_] {
+        step.run = [this, run = kRuns[i], name = names[i], begin, end = work_] {
           now_ = {name, begin, end};
-          Result<EvaluationReport> report = (this->*kRuns[i])();
+          Result<EvaluationReport> report = (this->*run)();
           progress_.Clear();
           return report;
         };

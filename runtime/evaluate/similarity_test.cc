@@ -16,7 +16,7 @@ constexpr char kFolder[] = TQ_DATA_DIR "/all-MiniLM-L6-v2";
 class Similarity : public testing::Test {
  protected:
   void SetUp() override {
-    if (!FileExists(std::string(kFolder) + "/model.safetensors")) {
+    if (!FileExists(TQ_DATA_DIR "/all-MiniLM-L6-v2/model.safetensors")) {
       GTEST_SKIP() << "run ./check first";
     }
     auto loaded = TextEmbedder::Load(kFolder, pool_);
