@@ -610,8 +610,10 @@ class SplitGguf : public testing::Test {
     Write(2, Part(1, 3).Tensor("b", GgmlType::kF32, {1}, "bbbb"));
     Write(3, Part(2, 3).Tensor("c", GgmlType::kF32, {1}, "cccc"));
   }
+  // Tests run side by side: each has files of its own.
   static std::string Path(int number) {
-    return testing::TempDir() + "/split-0000" + std::to_string(number) + "-of-00003.gguf";
+    return testing::TempDir() + testing::UnitTest::GetInstance()->current_test_info()->name() +
+           "-0000" + std::to_string(number) + "-of-00003.gguf";
   }
   static void Write(int number, const GgufBuilder& b) {
     ASSERT_TRUE(WriteFileAtomic(Path(number), b.Build()).ok());

@@ -2,6 +2,7 @@
 #include "runtime/evaluate/tasks/generations.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <functional>
@@ -45,7 +46,8 @@ class Scripted : public Responder {
 const TextEmbedder& Embedder() {
   static ThreadPool pool(1);
   static const std::unique_ptr<TextEmbedder> kEmbedder = [] {
-    const std::string folder = testing::TempDir() + "tq_tiny_bert";
+    // Tests run side by side, each in a process of its own.
+    const std::string folder = testing::TempDir() + StrCat("tq_tiny_bert_", ::getpid());
     std::filesystem::create_directories(folder);
     std::string vocabulary = "[UNK]\n[CLS]\n[SEP]\n";
     for (char c = 'a'; c <= 'z'; ++c) vocabulary += std::string(1, c) + "\n##" + c + "\n";
@@ -56,6 +58,7 @@ const TextEmbedder& Embedder() {
     TQ_CHECK(WriteSafetensors(folder + "/model.safetensors", tiny.tensors).ok());
     auto loaded = TextEmbedder::Load(folder, pool);
     TQ_CHECK(loaded.ok());
+    std::filesystem::remove_all(folder);
     return *std::move(loaded);
   }();
   return *kEmbedder;
