@@ -17,7 +17,6 @@
 #include <system_error>
 
 #include "turboquant/base/file.h"
-#include "turboquant/base/format_count.h"
 
 namespace tq::cli {
 namespace {
@@ -214,10 +213,6 @@ void InstallInterruptHandler() {
 
 std::string FormatMiB(size_t bytes) {
   return fmt::format("{:.2f} MiB", static_cast<double>(bytes) / (1024.0 * 1024.0));
-}
-
-std::string FormatCount(int64_t n) {
-  return tq::FormatCount(n);
 }
 
 std::string FormatRatio(double ratio) {

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "turboquant/base/format_count.h"
 #include "turboquant/base/sinks.h"
 #include "turboquant/base/status.h"
 
@@ -94,7 +95,7 @@ void InstallInterruptHandler();
 
 // --- Numbers as text --------------------------------------------------------------------------
 std::string FormatMiB(size_t bytes);    // "12.34 MiB"
-std::string FormatCount(int64_t n);     // "131,072"
+using tq::FormatCount;                  // "131,072"
 std::string FormatRatio(double ratio);  // "5.97x"; "-" for zero
 
 // --- Surroundings -----------------------------------------------------------------------------
