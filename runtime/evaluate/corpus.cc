@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "runtime/evaluate/corpus_sample.h"
@@ -243,9 +244,10 @@ class CorpusReader {
       }
     }
     if (item.bytes() == 0) return Skip("its texts are empty", where);
-    if (!sample_.Wants(item)) return;
+    std::optional<CorpusIdentity> identity = sample_.Wants(item);
+    if (!identity) return;
     item.body = logged->body.dump();
-    if (!sample_.AddRequest(std::move(item))) {
+    if (!sample_.AddRequest(std::move(item), *std::move(identity))) {
       Skip("it is longer than all of --max-tokens", where);
     }
   }

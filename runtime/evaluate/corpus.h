@@ -5,7 +5,8 @@
 //
 // Memory is bounded whatever the size of the input: a sample is kept while reading. The same files,
 // options and seed give the same corpus. Which part a request or a document belongs to depends on
-// all files, the seed and held_out_share alone (corpus_divide.h), not on how much is kept.
+// all files as they are after redaction, the seed and held_out_share alone (corpus_divide.h), not
+// on how much is kept.
 #pragma once
 
 #include <cstdint>
@@ -155,6 +156,8 @@ nlohmann::ordered_json CorpusJson(const CorpusReport& report);
 nlohmann::ordered_json WindowsJson(const WindowsReport& report);
 // Lines for a person: what was read, used, dropped and why.
 std::string CorpusText(const CorpusReport& report);
+// Of these the ones that tell what was skipped and dropped: "3 dropped as duplicates".
+std::vector<std::string> CorpusLosses(const CorpusReport& report);
 std::string WindowsText(const WindowsReport& report);
 
 }  // namespace tq

@@ -14,11 +14,11 @@ constexpr size_t kFewUnits = 64;     // so few are chosen one by one, to meet th
 // A beginning of less than this of its texts is a template that they share, not one text.
 constexpr int64_t kTimesBeginning = 4;
 
-uint64_t Mix(uint64_t hash, uint64_t seed) {
+}  // namespace
+
+uint64_t MixHash(uint64_t hash, uint64_t seed) {
   return Hash64(&hash, sizeof hash, seed);
 }
-
-}  // namespace
 
 void CorpusIdentity::SetText(std::string_view text) {
   length = static_cast<int64_t>(text.size());
@@ -31,9 +31,19 @@ void CorpusIdentity::SetText(std::string_view text) {
 
 void CorpusDivider::Note(const CorpusIdentity& identity) {
   const bool full = reference_.size() >= kReference;
-  if (full && identity.content >= std::prev(reference_.end())->first) return;
-  if (!reference_.emplace(identity.content, identity).second) return;
-  if (full) reference_.erase(std::prev(reference_.end()));
+  if (full && identity.content > std::prev(reference_.end())->first) return;
+  const auto [at, is_new] = reference_.emplace(identity.content, identity);
+  if (!is_new) {
+    // The same is said under another system prompt, with other calls of tools, or with the prompt
+    // ending elsewhere: which of them came first must not matter.
+    CorpusIdentity& known = at->second;
+    const int64_t bytes = std::max(known.bytes, identity.bytes);
+    const auto order = [](const CorpusIdentity& i) { return std::pair(i.whole, i.is_document); };
+    if (order(identity) < order(known)) known = identity;
+    known.bytes = bytes;
+  } else if (full) {
+    reference_.erase(std::prev(reference_.end()));
+  }
 }
 
 void CorpusDivider::FindAlike() {
@@ -89,7 +99,7 @@ void CorpusDivider::ChooseUnits(double share, uint64_t seed) {
   std::vector<std::pair<uint64_t, uint64_t>> order;  // hash, unit
   double total = 0;
   for (const auto& [unit, bytes] : units_) {
-    order.emplace_back(Mix(unit, seed_), unit);
+    order.emplace_back(MixHash(unit, seed_), unit);
     total += static_cast<double>(bytes);
   }
   std::sort(order.begin(), order.end());
@@ -113,7 +123,7 @@ void CorpusDivider::ChooseUnits(double share, uint64_t seed) {
 bool CorpusDivider::IsHeldOut(const CorpusIdentity& identity) const {
   const uint64_t unit = UnitOf(identity);
   if (by_choice_ && units_.contains(unit)) return chosen_.contains(unit);
-  return Mix(unit, seed_) < limit_;
+  return MixHash(unit, seed_) < limit_;
 }
 
 }  // namespace tq

@@ -35,6 +35,9 @@ struct CorpusIdentity {
   void SetText(std::string_view text);
 };
 
+// The order that a seed gives to hashes.
+uint64_t MixHash(uint64_t hash, uint64_t seed);
+
 class CorpusDivider {
  public:
   // In any order, any number of times.

@@ -24,12 +24,8 @@ Json PartJson(const CorpusPart& part) {
           {"bytes", part.bytes}};
 }
 
-std::string SkippedText(const std::vector<CorpusReport::Skipped>& skipped) {
-  std::string out;
-  for (const CorpusReport::Skipped& s : skipped) {
-    out += fmt::format("  skipped {}: {} (first: {})\n", FormatCount(s.count), s.reason, s.example);
-  }
-  return out;
+std::string SkippedText(const CorpusReport::Skipped& s) {
+  return fmt::format("skipped {}: {} (first: {})", FormatCount(s.count), s.reason, s.example);
 }
 
 std::string PartText(const char* name, const CorpusPart& part) {
@@ -78,18 +74,24 @@ Json WindowsJson(const WindowsReport& r) {
   return j;
 }
 
-std::string CorpusText(const CorpusReport& r) {
-  std::string out =
-      fmt::format("data: {} file{}, {} lines of logs, {} texts\n", r.sources.size(),
-                  r.sources.size() == 1 ? "" : "s", FormatCount(r.lines), FormatCount(r.texts));
-  out += SkippedText(r.skipped);
+std::vector<std::string> CorpusLosses(const CorpusReport& r) {
+  std::vector<std::string> out;
+  for (const CorpusReport::Skipped& s : r.skipped) out.push_back(SkippedText(s));
   const auto line = [&](int64_t count, const char* what) {
-    if (count > 0) out += fmt::format("  {} {}\n", FormatCount(count), what);
+    if (count > 0) out.push_back(fmt::format("{} {}", FormatCount(count), what));
   };
   line(r.duplicates, "dropped as duplicates");
   line(r.shared_prefix, "dropped for a longer one that begins alike");
   line(r.not_sampled, "not in the sample (--max-tokens)");
-  line(r.redactions, "matches redacted");
+  return out;
+}
+
+std::string CorpusText(const CorpusReport& r) {
+  std::string out =
+      fmt::format("data: {} file{}, {} lines of logs, {} texts\n", r.sources.size(),
+                  r.sources.size() == 1 ? "" : "s", FormatCount(r.lines), FormatCount(r.texts));
+  for (const std::string& line : CorpusLosses(r)) out += "  " + line + "\n";
+  if (r.redactions > 0) out += fmt::format("  {} matches redacted\n", FormatCount(r.redactions));
   out += PartText("calibration", r.calibration);
   out += PartText("held out", r.held_out);
   for (const std::string& note : r.notes) out += "  note: " + note + "\n";
@@ -110,7 +112,7 @@ std::string WindowsText(const WindowsReport& r) {
   line(r.joined, "short ones share windows");
   line(r.left_out_tokens, "tokens left out (--max-tokens)");
   line(r.too_short, fmt::format("ends under {} tokens left out", kMinWindow));
-  out += SkippedText(r.skipped);
+  for (const CorpusReport::Skipped& s : r.skipped) out += "  " + SkippedText(s) + "\n";
   for (const std::string& note : r.notes) out += "  note: " + note + "\n";
   for (const std::string& warning : r.warnings) out += "  warning: " + warning + "\n";
   return out;

@@ -14,21 +14,36 @@ constexpr int64_t kBytesPerRequest = 512;  // what one takes beside its text
 constexpr size_t kMaxMembers = 64;         // variants of one conversation
 constexpr size_t kMinSharedBytes = 256;    // shorter beginnings are common to all sorts of requests
 constexpr int64_t kMaxGapBytes = 4096;
-// Kept while reading, however little is asked for: both sides should be among it.
-constexpr int64_t kLeastStreamBytes = int64_t{8} << 20;
-constexpr size_t kFewDocuments = 64;
+// So many groups are kept, of whatever length, that the smaller side is among them: of a side with
+// this share of all, 16 are to be expected, and none has a chance of 1 in 9 million.
+constexpr double kGroupsOfSide = 16;
+constexpr size_t kFewGroups = 64, kManyGroups = 1024;
+constexpr int64_t kMostStreamBytes = int64_t{128} << 20;  // but not more than this for it
+constexpr size_t kFewDocuments = 64;                      // bits of a number
+constexpr size_t kMostPieces = size_t{1} << 16;           // of which the documents are known
+
+bool IsOfSystem(const ChatMessage& m) {
+  return m.role == "system" || m.role == "developer";
+}
+
+// Whether there is something beside the system's messages, which many requests share.
+bool SaysMoreThanSystem(const CorpusItem& item) {
+  return std::any_of(item.messages.begin(), item.messages.end(),
+                     [](const ChatMessage& m) { return !IsOfSystem(m) && !m.content.empty(); });
+}
 
 void Append(const ChatMessage& m, std::string* out) {
   *out += m.role + "\x1f" + m.content + "\x1e";
 }
 
-// What a request says, with its answer, system messages aside: a later turn of a conversation
-// begins with the earlier ones.
+// What a request says, with its answer, system messages aside unless there is nothing else: a later
+// turn of a conversation begins with the earlier ones.
 std::string Canonical(const CorpusItem& item) {
   if (item.kind == CorpusItem::Kind::kText) return item.text;
   std::string out = item.text;
+  const bool says_more = SaysMoreThanSystem(item);
   for (const ChatMessage& m : item.messages) {
-    if (m.role != "system" && m.role != "developer") Append(m, &out);
+    if (!says_more || !IsOfSystem(m)) Append(m, &out);
   }
   if (!item.answer) return out;
   if (item.kind == CorpusItem::Kind::kCompletion) return out + item.answer->content;
@@ -36,10 +51,12 @@ std::string Canonical(const CorpusItem& item) {
   return out;
 }
 
-// How a conversation begins: its first message that is not the system's, or its prompt.
+// How a conversation begins: its first message that is not the system's, unless there is no other,
+// or its prompt.
 std::string_view BeginningOf(const CorpusItem& item) {
+  const bool says_more = SaysMoreThanSystem(item);
   for (const ChatMessage& m : item.messages) {
-    if (m.role != "system" && m.role != "developer") return m.content;
+    if (!m.content.empty() && !(says_more && IsOfSystem(m))) return m.content;
   }
   return item.text;
 }
@@ -48,17 +65,15 @@ uint64_t HashOf(std::string_view text, uint64_t seed = 0) {
   return Hash64(text.data(), text.size(), seed);
 }
 
-uint64_t Mix(uint64_t hash, uint64_t seed) {
-  return Hash64(&hash, sizeof hash, seed);
-}
-
 size_t CommonPrefix(std::string_view a, std::string_view b) {
   const size_t n = std::min(a.size(), b.size());
   return static_cast<size_t>(std::mismatch(a.begin(), a.begin() + n, b.begin()).first - a.begin());
 }
 
 uint64_t HashItem(const CorpusItem& item, uint64_t hash) {
-  const auto add = [&](const std::string& text) { hash = HashOf(text, Mix(text.size(), hash)); };
+  const auto add = [&](const std::string& text) {
+    hash = HashOf(text, MixHash(text.size(), hash));
+  };
   for (const ChatMessage& m : item.messages) {
     add(m.role);
     add(m.content);
@@ -80,36 +95,36 @@ size_t CorpusItem::bytes() const {
   return n;
 }
 
-CorpusSample::CorpusSample(const CorpusOptions& options)
+CorpusSample::CorpusSample(const CorpusOptions& options, int64_t least_bytes)
     : options_(options),
       budget_bytes_(options.max_tokens * kCorpusBytesPerToken),
-      stream_bytes_(std::max(budget_bytes_, kLeastStreamBytes)),
+      stream_bytes_(std::max(budget_bytes_, least_bytes)),
       atoms_of_piece_(static_cast<size_t>(std::clamp<int64_t>(
           options.context_len * kCorpusBytesPerToken / CorpusIdentity::kDocumentAtom, 1,
-          budget_bytes_ / CorpusIdentity::kDocumentAtom + 1))) {}
-
-uint64_t CorpusSample::KeyOf(const CorpusItem& item) const {
-  return Mix(HashOf(BeginningOf(item)), options_.seed);
+          budget_bytes_ / CorpusIdentity::kDocumentAtom + 1))) {
+  const double side = std::min(options.held_out_share, 1 - options.held_out_share);
+  few_groups_ = side <= 0 ? kFewGroups
+                          : static_cast<size_t>(std::clamp(kGroupsOfSide / side, double{kFewGroups},
+                                                           double{kManyGroups}));
 }
 
-bool CorpusSample::Wants(const CorpusItem& item) {
+std::optional<CorpusIdentity> CorpusSample::Wants(const CorpusItem& item) {
   CorpusIdentity identity;
   identity.SetText(BeginningOf(item));
   identity.content = HashOf(Canonical(item));
   identity.bytes = static_cast<int64_t>(item.bytes());
   divider_.Note(identity);
-  const bool wanted = KeyOf(item) < limit_;
-  not_sampled_ += !wanted;
-  return wanted;
+  if (KeyOf(identity.whole) < limit_) return identity;
+  ++not_sampled_;
+  return std::nullopt;
 }
 
-bool CorpusSample::AddRequest(CorpusItem item) {
+bool CorpusSample::AddRequest(CorpusItem item, CorpusIdentity identity) {
   if (static_cast<int64_t>(item.bytes()) > budget_bytes_) return false;
   Kept kept;
-  kept.content = HashOf(Canonical(item));
-  kept.identity.SetText(BeginningOf(item));
-  kept.identity.content = kept.content;
-  kept.key = KeyOf(item);
+  kept.identity = std::move(identity);
+  kept.content = kept.identity.content;
+  kept.key = KeyOf(kept.identity.whole);
   kept.item = std::move(item);
   Add(std::move(kept));
   return true;
@@ -118,7 +133,8 @@ bool CorpusSample::AddRequest(CorpusItem item) {
 void CorpusSample::BeginDocument(const std::string& name) {
   EndDocument();
   if (documents_.size() == kFewDocuments) {
-    for (Document& d : documents_) d.least = {};
+    least_ = {};
+    documents_of_.clear();
   }
   Document& d = documents_.emplace_back();
   d.name = name;
@@ -152,12 +168,18 @@ void CorpusSample::EndPiece() {
   Kept kept = std::exchange(piece_, {});
   if (kept.atoms.empty()) return;
   kept.content = HashOf(kept.item.text);
-  kept.key = Mix(kept.content, options_.seed);
-  if (documents_.size() <= kFewDocuments) {
-    Kept& least = documents_.back().least;
-    if (!least.is_piece() || kept.key < least.key) least = kept;
-  }
+  kept.key = KeyOf(kept.content);
+  if (documents_.size() <= kFewDocuments) KeepLeast(kept);
   Add(std::move(kept));
+}
+
+void CorpusSample::KeepLeast(const Kept& piece) {
+  least_.resize(documents_.size());
+  Kept& least = least_.back();
+  if (!least.is_piece() || piece.key < least.key) least = piece;
+  // Whoever else has it may have let it go by then. The smallest keys, as the least ones are.
+  documents_of_[piece.key] |= uint64_t{1} << (documents_.size() - 1);
+  if (documents_of_.size() > kMostPieces) documents_of_.erase(std::prev(documents_of_.end()));
 }
 
 void CorpusSample::EndDocument() {
@@ -199,30 +221,40 @@ void CorpusSample::Add(Kept kept) {
   }
   kept_bytes_ += BytesOf(kept);
   members.push_back(std::move(kept));
-  if (members.size() > kMaxMembers) {
-    const auto last = std::max_element(members.begin(), members.end(),
-                                       [](auto& a, auto& b) { return a.content < b.content; });
-    kept_bytes_ -= BytesOf(*last);
-    members.erase(last);
-    ++not_sampled_;
-  }
+  if (members.size() > kMaxMembers) DropLast(&members);
   Evict();
 }
 
 void CorpusSample::Evict() {
-  while (kept_bytes_ > stream_bytes_ && groups_.size() > 1) {
+  while (kept_bytes_ > stream_bytes_) {
+    const bool few = groups_.size() <= few_groups_;
+    if (few && EvictVariant()) continue;
+    if (groups_.size() == 1 || (few && kept_bytes_ <= kMostStreamBytes)) return;
     const auto last = std::prev(groups_.end());
     limit_ = last->first;
     for (const Kept& k : last->second.members) kept_bytes_ -= BytesOf(k);
     not_sampled_ += static_cast<int64_t>(last->second.members.size());
     groups_.erase(last);
   }
-  std::vector<Kept>& members = groups_.begin()->second.members;
-  while (kept_bytes_ > stream_bytes_ && members.size() > 1) {
-    kept_bytes_ -= BytesOf(members.back());
-    members.pop_back();
-    ++not_sampled_;
-  }
+}
+
+bool CorpusSample::EvictVariant() {
+  const auto most = std::max_element(groups_.begin(), groups_.end(), [](auto& a, auto& b) {
+    return a.second.members.size() < b.second.members.size();
+  });
+  if (most->second.members.size() < 2) return false;
+  DropLast(&most->second.members);
+  return true;
+}
+
+// Of the members, the one with the largest hash: the same in whatever order they come.
+void CorpusSample::DropLast(std::vector<Kept>* members) {
+  const auto last =
+      std::max_element(members->begin(), members->end(),
+                       [](const Kept& a, const Kept& b) { return a.content < b.content; });
+  kept_bytes_ -= BytesOf(*last);
+  members->erase(last);
+  ++not_sampled_;
 }
 
 // In the order of their texts, those with a common beginning stand together, the longer behind.
@@ -336,14 +368,17 @@ bool CorpusSample::IsHeldOut(const Kept& kept) const {
   });
 }
 
-// Leaves those with the smallest keys, up to so many bytes, but one at least.
+// Leaves those with the smallest keys, up to so many bytes, but one at least. It ends with the
+// first that does not fit, as filling up with short ones would favour these; what is too long by
+// itself never could be taken.
 void CorpusSample::Trim(int64_t max_bytes, std::vector<Kept>* side) {
   std::stable_sort(side->begin(), side->end(),
                    [](const Kept& a, const Kept& b) { return a.key < b.key; });
   int64_t bytes = 0;
   std::vector<Kept> out;
   for (Kept& k : *side) {
-    if (bytes + BytesOf(k) > max_bytes) continue;
+    if (BytesOf(k) > max_bytes) continue;
+    if (bytes + BytesOf(k) > max_bytes) break;
     bytes += BytesOf(k);
     out.push_back(std::move(k));
   }
@@ -397,7 +432,7 @@ void CorpusSample::Divide(std::vector<Kept> kept, Corpus* corpus) {
   const auto fill = [&](std::vector<Kept>* part, std::vector<CorpusItem>* items,
                         CorpusPart* counts) {
     std::stable_sort(part->begin(), part->end(), [&](const Kept& a, const Kept& b) {
-      return Mix(a.content, options_.seed + 2) < Mix(b.content, options_.seed + 2);
+      return MixHash(a.content, options_.seed + 2) < MixHash(b.content, options_.seed + 2);
     });
     for (Kept& k : *part) {
       counts->bytes += static_cast<int64_t>(k.item.bytes());
@@ -427,11 +462,15 @@ void CorpusSample::Finish(Corpus* corpus) {
   EndDocument();
   std::vector<Kept> kept;
   // Documents of which nothing else is left.
-  for (Document& d : documents_) {
-    if (d.least.is_piece() && !groups_.contains(d.least.key)) {
-      --not_sampled_;
-      groups_[d.least.key].members.push_back(std::move(d.least));
+  for (Kept& least : least_) {
+    if (!least.is_piece() || groups_.contains(least.key)) continue;
+    const int own = least.documents.front();
+    const auto of = documents_of_.find(least.key);
+    for (int d = 0; of != documents_of_.end() && d < static_cast<int>(documents_.size()); ++d) {
+      if (d != own && (of->second >> d & 1) != 0) least.documents.push_back(d);
     }
+    --not_sampled_;
+    groups_[least.key].members.push_back(std::move(least));
   }
   for (auto& [key, group] : groups_) {
     for (Kept& k : group.members) kept.push_back(std::move(k));

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,16 +20,18 @@ namespace tq {
 
 // More than any language needs on average: so many bytes are kept for a token of --max-tokens.
 inline constexpr int64_t kCorpusBytesPerToken = 8;
+// Kept while reading, however little is asked for: both sides should be among it.
+inline constexpr int64_t kLeastStreamBytes = int64_t{8} << 20;
 
 class CorpusSample {
  public:
-  explicit CorpusSample(const CorpusOptions& options);
+  explicit CorpusSample(const CorpusOptions& options, int64_t least_bytes = kLeastStreamBytes);
 
-  // To be called for every request. False: it would not be kept, as the sample is by now; it is
-  // counted.
-  bool Wants(const CorpusItem& item);
+  // To be called for every request. Its identity, for AddRequest; none: it would not be kept, as
+  // the sample is by now; it is counted.
+  std::optional<CorpusIdentity> Wants(const CorpusItem& item);
   // False: the item alone is larger than everything that may be kept.
-  bool AddRequest(CorpusItem item);
+  bool AddRequest(CorpusItem item, CorpusIdentity identity);
   // A file of text; the atoms that follow are its parts, at increasing offsets.
   void BeginDocument(const std::string& name);
   // `offset`, `raw_bytes`: where the atom lies in the file, whatever was redacted in it. Atoms must
@@ -57,18 +60,23 @@ class CorpusSample {
     CorpusIdentity identity;
     int64_t raw_bytes = 0;
     int64_t num_atoms = 0;
-    Kept least;  // its piece with the smallest key: kept whatever else is, as long as they are few
   };
   struct Group {
     std::vector<Kept> members;
   };
 
   static int64_t BytesOf(const Kept& kept);
-  uint64_t KeyOf(const CorpusItem& item) const;
+  uint64_t KeyOf(uint64_t hash) const { return MixHash(hash, options_.seed); }
   void EndPiece();
+  // Sees to it that something of the document is kept.
+  void KeepLeast(const Kept& piece);
   void EndDocument();
   void Add(Kept kept);
+  // Drops what has the largest keys, as long as too much is kept.
   void Evict();
+  // Of the group with the most members, one. False: all have a single one.
+  bool EvictVariant();
+  void DropLast(std::vector<Kept>* members);
   void DropSharedPrefixes(std::vector<Kept>* kept);
   std::vector<Kept> JoinPieces(std::vector<Kept> kept) const;
   // Of a single document the end is held out, behind a gap.
@@ -81,10 +89,14 @@ class CorpusSample {
   const CorpusOptions& options_;
   CorpusDivider divider_;
   int64_t budget_bytes_, stream_bytes_, kept_bytes_ = 0;
-  size_t atoms_of_piece_;
+  size_t atoms_of_piece_, few_groups_;
   uint64_t limit_ = UINT64_MAX;       // keys from here on are not kept
   std::map<uint64_t, Group> groups_;  // by key
   std::vector<Document> documents_;
+  // As long as documents are few: of each its piece with the smallest key, which is kept whatever
+  // else is; and by key the documents that have a piece, as bits.
+  std::vector<Kept> least_;
+  std::map<uint64_t, uint64_t> documents_of_;
   Kept piece_;  // that grows
   int64_t duplicates_ = 0, shared_prefix_ = 0, not_sampled_ = 0;
 };
