@@ -259,10 +259,9 @@ Result<int> RunCalibrate(const CalibrateFlags& flags) {
   }
   TQ_ASSIGN_OR_RETURN(Corpus corpus,
                       flags.data.Read(flags.context, flags.output, DataFlags::Notes::kLeave));
-  if (corpus.held_out.empty()) {
-    return InvalidArgument(
-        "the data has no held-out part, and a profile is proved on one: give "
-        "more data, or a larger --held-out-share");
+  for (const char* part : {"calibration", "held-out"}) {
+    TQ_RETURN_IF_ERROR(
+        CheckHasPart(corpus, part, "a profile is measured on one part and proved on the other"));
   }
   TQ_ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(flags.model, flags.output, flags.context));
   PrintNote(flags.output, CorpusText(corpus.report));

@@ -78,6 +78,42 @@ TEST(DataFlags, NotesAreToldOnce) {
   EXPECT_NE(text.find(note), std::string::npos);
 }
 
+// A part can come out empty though there were two requests: one of them was the beginning of the
+// other.
+TEST(DataFlags, APartThatIsAskedForAndEmptyIsRefusedWithTheReason) {
+  const std::string path = testing::TempDir() + "tq_parts.jsonl";
+  ASSERT_TRUE(WriteFileAtomic(path, R"({"prompt": "The order contains"})"
+                                    "\n"
+                                    R"({"prompt": "The order contains two lamps and a chair"})"
+                                    "\n")
+                  .ok());
+  DataFlags flags;
+  flags.data = {path};
+  flags.held_out_share = 0.9;
+  for (const char* part : {"calibration", "held-out"}) {
+    flags.part = part;
+    int num_empty = 0;
+    for (flags.seed = 0; flags.seed < 10; ++flags.seed) {
+      const auto corpus = flags.Read(512, OutputFlags{.quiet = true});
+      if (corpus.ok()) {
+        EXPECT_EQ(flags.ItemsOf(*corpus).size(), 1u);
+        continue;
+      }
+      ++num_empty;
+      EXPECT_EQ(corpus.status().code(), StatusCode::kInvalidArgument);
+      EXPECT_NE(corpus.status().message().find(
+                    StrCat("--part ", part, ": the data has no ", part, " part (2 lines of logs")),
+                std::string::npos)
+          << corpus.status().message();
+      EXPECT_NE(corpus.status().message().find("1 dropped for a longer one that begins alike"),
+                std::string::npos)
+          << corpus.status().message();
+    }
+    EXPECT_GT(num_empty, 0) << part;
+    EXPECT_LT(num_empty, 10) << part;
+  }
+}
+
 TEST(ChooseKv, PresetForAllHeads) {
   const Result<KvChoice> choice = ChooseKv(TestModel(), Flags("K4V4"), 8192);
   ASSERT_TRUE(choice.ok()) << choice.status().ToString();

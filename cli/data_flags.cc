@@ -47,6 +47,19 @@ Result<std::string> DefaultText() {
                   "'; name your own with --data FILE, or run ./quickstart to fetch a text");
 }
 
+Status CheckHasPart(const Corpus& corpus, std::string_view part, const std::string& who) {
+  const bool held_out = part == "held-out";
+  if (!(held_out ? corpus.held_out : corpus.calibration).empty()) return OkStatus();
+  const CorpusReport& r = corpus.report;
+  std::string why = fmt::format("{} lines of logs and {} texts were read", FormatCount(r.lines),
+                                FormatCount(r.texts));
+  for (const std::string& line : CorpusLosses(r)) why += "; " + line;
+  for (const std::string& note : r.notes) why += "; " + note;
+  return InvalidArgument(who, ": the data has no ", held_out ? "held-out" : "calibration",
+                         " part (", why, "); give more data, or a ",
+                         held_out ? "larger" : "smaller", " --held-out-share");
+}
+
 void DataFlags::Add(CLI::App* app) {
   app->add_option("--data", data,
                   "Requests (JSON lines, also .gz and .zst), texts, or folders of them: your own "
@@ -106,10 +119,7 @@ Result<Corpus> DataFlags::Read(int64_t context_len, const OutputFlags& output, N
   options.progress = progress.sink();
   TQ_ASSIGN_OR_RETURN(Corpus corpus, ReadCorpus(options));
   progress.Clear();
-  if (part == "held-out" && corpus.held_out.empty()) {
-    return InvalidArgument("--part held-out: the data has no such part (--held-out-share ",
-                           held_out_share, ")");
-  }
+  if (part != "all") TQ_RETURN_IF_ERROR(CheckHasPart(corpus, part, "--part " + part));
   if (notes == Notes::kLeave) return corpus;
   for (const std::string& note : corpus.report.notes) PrintNote(output, "data: " + note);
   return corpus;

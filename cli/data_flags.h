@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/common.h"
@@ -13,6 +14,10 @@ namespace tq::cli {
 
 // The fetched text, for who has named nothing.
 Result<std::string> DefaultText();
+
+// kInvalidArgument: a part that `who` cannot do without, "calibration" or "held-out", is empty;
+// says what became of the data.
+Status CheckHasPart(const Corpus& corpus, std::string_view part, const std::string& who);
 
 struct DataFlags {
   std::vector<std::string> data;    // files and folders; empty: the fetched text, which is no
@@ -34,8 +39,8 @@ struct DataFlags {
   // What can be refused before anything is loaded: unknown words, paths that are not there,
   // expressions that are none.
   Status Validate() const;
-  // The corpus, with progress. `context_len`: the context that is served. Its notes go to stderr,
-  // unless the caller prints CorpusText, which has them.
+  // The corpus, with progress; kInvalidArgument: nothing of --part. `context_len`: the context that
+  // is served. Its notes go to stderr, unless the caller prints CorpusText, which has them.
   enum class Notes { kPrint, kLeave };
   Result<Corpus> Read(int64_t context_len, const OutputFlags& output,
                       Notes notes = Notes::kPrint) const;

@@ -96,6 +96,8 @@ struct Texts {
 Result<Texts> ReadTexts(const QuantizeFlags& flags, const Tokenizer& tokenizer) {
   Texts texts;
   TQ_ASSIGN_OR_RETURN(const Corpus corpus, flags.data.Read(flags.context, flags.output));
+  TQ_RETURN_IF_ERROR(
+      CheckHasPart(corpus, "calibration", "weights are quantized by what they read"));
   TQ_ASSIGN_OR_RETURN(const CorpusEncoder encoder, CorpusEncoder::Create(tokenizer));
   const uint64_t seed = flags.data.seed;
   TQ_ASSIGN_OR_RETURN(Windows calibration, PackWindows(encoder, corpus.calibration, flags.context,
