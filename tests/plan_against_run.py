@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 PRESETS = ["f16", "k8v8", "k8v4", "k4v4", "k4v2", "k3v3", "k3v2", "k2v2"]
-LIMIT = "134MiB"
+LIMIT = "144MiB"
 failed = False
 
 
