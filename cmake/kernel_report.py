@@ -8,6 +8,8 @@ occupancy that the kernel was measured with allows: bytes spilled to memory, by 
 kernel's name and its template arguments. Exit 77 (a skipped test) where there is no nvcc.
 """
 import argparse
+import concurrent.futures
+import os
 import pathlib
 import re
 import shutil
@@ -25,14 +27,14 @@ SPILL_LIMITS = [("DecodeKernel 256 4", 4096), ("DecodeKernel 128 4", 512),
 
 
 def kernels(nvcc, source, arch):
-    """(name, registers, spilled bytes, shared bytes) of the kernels of one file."""
+    """[(name, registers, spilled bytes, shared bytes)] of the kernels of one file."""
     with tempfile.NamedTemporaryFile(suffix=".o") as out:
         done = subprocess.run(
             [nvcc, *FLAGS, f"-gencode=arch=compute_{arch},code=sm_{arch}", "-c", str(source), "-o",
              out.name], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"{source}: nvcc failed\n{done.stderr}")
-    name, spilled = None, 0
+    found, name, spilled = [], None, 0
     for line in done.stderr.splitlines():
         if match := re.search(r"Compiling entry function '(\w+)'", line):
             words = re.search(r"\d+([A-Za-z]+Kernel)(.*)", match[1])
@@ -44,7 +46,8 @@ def kernels(nvcc, source, arch):
             spilled = max(int(match[1]), int(match[2]))
         elif match := re.search(r"Used (\d+) registers", line):
             shared = re.search(r"(\d+) bytes smem", line)
-            yield name, int(match[1]), spilled, int(shared[1]) if shared else 0
+            found.append((name, int(match[1]), spilled, int(shared[1]) if shared else 0))
+    return found
 
 
 def main():
@@ -57,8 +60,11 @@ def main():
         return 77
     over = 0
     print(f"{'kernel':28} {'registers':>9} {'spilled':>8} {'shared':>7}")
-    for source in sorted((ROOT / "turboquant").rglob("*_cuda.cu")):
-        for name, registers, spilled, shared in kernels(options.nvcc, source, options.arch):
+    sources = sorted((ROOT / "turboquant").rglob("*_cuda.cu"))
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        reports = pool.map(lambda source: kernels(options.nvcc, source, options.arch), sources)
+    for report in reports:
+        for name, registers, spilled, shared in report:
             limit = next(bytes_ for start, bytes_ in SPILL_LIMITS if name.startswith(start))
             mark = f"  over the limit of {limit}" if spilled > limit else ""
             over += bool(mark)
