@@ -51,7 +51,7 @@ Result<std::string> ProfileToUpdate(const KldFlags& flags) {
 // The quality block of the profile, from what was just measured.
 Status UpdateProfile(const std::string& folder, const KldResult& r) {
   const KldRow& row = r.rows.front();
-  Profile::Quality q;
+  ProfileQuality q;
   q.held_out_tokens = r.tokens;
   q.windows = r.windows;
   q.kld_mean = row.total.all.mean;

@@ -225,14 +225,14 @@ void Calibration::Finish() {
         h.k_mean.empty() ? std::vector<float>(static_cast<size_t>(arch_.head_dim), 0.f) : h.k_mean);
   }
   if (!options_.uniform && options_.objective == Objective::kKld) {
-    Profile::Sensitivity& found = p.sensitivity.emplace();
+    ProfileSensitivity& found = p.sensitivity.emplace();
     found.bits = ladder_.k.front().bits;
     for (const auto& head : costs_.costs) {
       found.k.push_back(head[0].front());
       found.v.push_back(head[1].front());
     }
   }
-  Profile::Calibration& c = p.calibration.emplace();
+  ProfileCalibration& c = p.calibration.emplace();
   c.sequences = static_cast<int64_t>(calibration_.size());
   c.tokens = result_.statistics.tokens;
   c.context_len = options_.context_len;
@@ -240,7 +240,7 @@ void Calibration::Finish() {
   c.budget_bits = budget_bits_.value_or(0);
   c.target_kld = options_.gate ? options_.target_kld : 0;
   const DivergenceSummary s = Summarize(result_.held_out.scores, result_.held_out.window_positions);
-  Profile::Quality& q = p.quality.emplace();
+  ProfileQuality& q = p.quality.emplace();
   q.held_out_tokens = s.positions;
   q.windows = static_cast<int64_t>(held_out_.size());
   q.kld_mean = s.mean;

@@ -160,7 +160,7 @@ std::string CalibrateText(const CalibrateResult& r) {
   out +=
       fmt::format("floor (8 bits everywhere): KL {:.5f}\n", OverWindows(r.held_out_floor).mean());
   out += fmt::format("\n{}\n", r.profile.Describe());
-  const Profile::Quality& q = *r.profile.quality;
+  const ProfileQuality& q = *r.profile.quality;
   if (q.gate_kld_mean > 0) {
     out +=
         fmt::format("{}: a mean KL of {:.5f} ± {:.5f} on held-out text, {:.5f} was asked for\n",
@@ -173,7 +173,7 @@ namespace {
 
 // The outcome in a sentence or two.
 std::string Verdict(const CalibrateResult& r) {
-  const Profile::Quality& q = *r.profile.quality;
+  const ProfileQuality& q = *r.profile.quality;
   std::string out = fmt::format(
       "{:.2f} bits for each value instead of 16: {:.1f} times smaller. On text that nothing was "
       "chosen by, the mean KL is {:.5f} ± {:.5f}",

@@ -177,7 +177,7 @@ Chart FormatChart(const Profile& p) {
   return chart;
 }
 
-std::string CalibrationWords(const Profile::Calibration& c) {
+std::string CalibrationWords(const ProfileCalibration& c) {
   std::string out =
       fmt::format("{} tokens of {} texts or requests, at a context of {}", FormatCount(c.tokens),
                   FormatCount(c.sequences), FormatCount(c.context_len));
@@ -189,7 +189,7 @@ std::string CalibrationWords(const Profile::Calibration& c) {
   return out;
 }
 
-std::string QualityWords(const Profile::Quality& q) {
+std::string QualityWords(const ProfileQuality& q) {
   std::string out = fmt::format("on {} tokens of held-out text", FormatCount(q.held_out_tokens));
   if (q.windows > 0) out += fmt::format(" in {} windows", q.windows);
   out += fmt::format(": KL to the 16-bit cache {:.5f}", q.kld_mean);
@@ -202,7 +202,7 @@ std::string QualityWords(const Profile::Quality& q) {
   return out;
 }
 
-std::string GateWords(const Profile::Quality& q) {
+std::string GateWords(const ProfileQuality& q) {
   std::string out = q.passed ? "passed" : "not passed";
   if (q.gate_kld_mean > 0)
     out += fmt::format(": a KL of at most {:g} was asked for", q.gate_kld_mean);

@@ -31,7 +31,7 @@ TEST(ProfileMapText, ShowsBitsOfEveryLayerAndHead) {
 
 TEST(ProfileMapText, ShowsWhatEachCostsAlone) {
   Profile p = TwoLayers();
-  p.sensitivity = Profile::Sensitivity{2, {1e-5, 1e-1, 1e-3, 1e-5}, {0, 1e-5, 1e-5, 1e-5}};
+  p.sensitivity = ProfileSensitivity{2, {1e-5, 1e-1, 1e-3, 1e-5}, {0, 1e-5, 1e-5, 1e-5}};
   EXPECT_EQ(ProfileMapText(p, false),
             "layer  K bits      V bits      K alone  V alone\n"
             "    0   3  8        2  4       .@       ..\n"
@@ -44,9 +44,9 @@ TEST(ProfileFacts, SaysWhatIsKnownInWords) {
   const auto plain = ProfileFacts(p);
   EXPECT_EQ(plain.front(), std::pair(std::string("model"), std::string("Tiny <b>, llama")));
   EXPECT_EQ(plain.back().second, "not verified on held-out text");
-  p.calibration = Profile::Calibration{0x12ab, 48, 98304, 2048, "kld", 2.75, 0, "2026-11-30"};
+  p.calibration = ProfileCalibration{0x12ab, 48, 98304, 2048, "kld", 2.75, 0, "2026-11-30"};
   p.quality =
-      Profile::Quality{32768, 16, 0.004, 0.0003, 0.05, 0.0005, 0.975, 1.001, 0.005, "cpu", true};
+      ProfileQuality{32768, 16, 0.004, 0.0003, 0.05, 0.0005, 0.975, 1.001, 0.005, "cpu", true};
   p.bits_all_counted = {{8192, 2.92}, {1024, 5.1}};
   const auto facts = ProfileFacts(p);
   ASSERT_EQ(facts.size(), 6u);
@@ -66,7 +66,7 @@ TEST(ProfileFacts, SaysWhatIsKnownInWords) {
 
 TEST(ProfilePage, HoldsTheMapAndEscapesNames) {
   Profile p = TwoLayers();
-  p.sensitivity = Profile::Sensitivity{2, {1e-3, 1e-1}, {1e-3, 1e-3}};  // by layer
+  p.sensitivity = ProfileSensitivity{2, {1e-3, 1e-1}, {1e-3, 1e-3}};  // by layer
   const std::string page = ProfilePage(p, "a&b.tqprofile");
   EXPECT_EQ(page.find("Tiny <b>"), std::string::npos);
   EXPECT_NE(page.find("Tiny &lt;b&gt;"), std::string::npos);

@@ -336,7 +336,7 @@ Status Profile::Save(const std::string& folder) const {
   return WriteFileAtomic(folder + "/profile.json", ToJson());
 }
 
-Status Profile::SaveQuality(const std::string& folder, const Quality& quality) {
+Status Profile::SaveQuality(const std::string& folder, const ProfileQuality& quality) {
   TQ_RETURN_IF_ERROR(Load(folder).status());
   const std::string path = folder + "/profile.json";
   TQ_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));

@@ -28,6 +28,34 @@ struct ProfileModel {
   int num_layers = 0, num_q_heads = 0, num_kv_heads = 0, head_dim = 0;
 };
 
+// How the formats were found; for people, nothing depends on it.
+struct ProfileCalibration {
+  std::optional<uint64_t> corpus_hash;
+  int64_t sequences = 0, tokens = 0, context_len = 0;
+  std::string objective;   // "kld", "cosine"
+  double budget_bits = 0;  // 0: none was given
+  double target_kld = 0;   // 0: none was given
+  std::string date;        // "2026-11-30"
+};
+
+// Quality as measured when the profile was made; absent in a profile that was not verified.
+struct ProfileQuality {
+  int64_t held_out_tokens = 0, windows = 0;
+  double kld_mean = 0, kld_stderr = 0, kld_p99 = 0;  // stderr: of positions or windows
+  double floor_kld_mean = 0;                         // of k8v8
+  double same_top = 0, ppl_ratio = 0;
+  double gate_kld_mean = 0;  // the most that was allowed; 0: nothing was asked for
+  std::string device;        // "cpu, avx2"
+  bool passed = false;
+};
+
+// What the formats were chosen by: mean KL with one head's K, or V, at `bits` and all else kept;
+// [num_layers * num_kv_heads], or [num_layers] where heads were not told apart.
+struct ProfileSensitivity {
+  int bits = 2;
+  std::vector<double> k, v;
+};
+
 struct Profile {
   ProfileModel model;
   int recent_len = 256;
@@ -40,34 +68,9 @@ struct Profile {
   std::vector<std::vector<float>> k_means;
   // What calibrated axes and anchors need, [num_layers * num_kv_heads]; empty: none.
   std::vector<HeadTensors> tensors;
-  // How the formats were found; for people, nothing depends on it.
-  struct Calibration {
-    std::optional<uint64_t> corpus_hash;
-    int64_t sequences = 0, tokens = 0, context_len = 0;
-    std::string objective;   // "kld", "cosine"
-    double budget_bits = 0;  // 0: none was given
-    double target_kld = 0;   // 0: none was given
-    std::string date;        // "2026-11-30"
-  };
-  std::optional<Calibration> calibration;
-  // Quality as measured when the profile was made; absent in a profile that was not verified.
-  struct Quality {
-    int64_t held_out_tokens = 0, windows = 0;
-    double kld_mean = 0, kld_stderr = 0, kld_p99 = 0;  // stderr: of positions or windows
-    double floor_kld_mean = 0;                         // of k8v8
-    double same_top = 0, ppl_ratio = 0;
-    double gate_kld_mean = 0;  // the most that was allowed; 0: nothing was asked for
-    std::string device;        // "cpu, avx2"
-    bool passed = false;
-  };
-  std::optional<Quality> quality;
-  // What the formats were chosen by: mean KL with one head's K, or V, at `bits` and all else kept;
-  // [num_layers * num_kv_heads], or [num_layers] where heads were not told apart.
-  struct Sensitivity {
-    int bits = 2;
-    std::vector<double> k, v;
-  };
-  std::optional<Sensitivity> sensitivity;
+  std::optional<ProfileCalibration> calibration;
+  std::optional<ProfileQuality> quality;
+  std::optional<ProfileSensitivity> sensitivity;
   // (context, bits per value with window and sinks counted)
   std::vector<std::pair<int64_t, double>> bits_all_counted;
   std::vector<std::string> notes;  // fields that were ignored, for the caller to show
@@ -84,7 +87,7 @@ struct Profile {
   std::string ToJson() const;
   // Puts `quality` into the profile.json of `folder`; every other field stays, unknown ones too.
   // The errors of Load: what it cannot read is left alone.
-  static Status SaveQuality(const std::string& folder, const Quality& quality);
+  static Status SaveQuality(const std::string& folder, const ProfileQuality& quality);
 
   // Sets formats, window, seed and centres of *config, whose shapes and RoPE are the model's.
   // kInvalidArgument names both sides when the structure differs. weights_hash 0 = unknown; a

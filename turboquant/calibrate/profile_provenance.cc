@@ -13,7 +13,7 @@ using Json = nlohmann::ordered_json;
 Status ReadSensitivity(const Json& json, const std::string& where, Profile* p) {
   Fields f(json, where);
   TQ_RETURN_IF_ERROR(f.CheckObject());
-  Profile::Sensitivity& out = p->sensitivity.emplace();
+  ProfileSensitivity& out = p->sensitivity.emplace();
   TQ_RETURN_IF_ERROR(f.Int("bits", 1, 16, &out.bits));
   const auto heads = static_cast<size_t>(p->model.num_kv_heads);
   for (const auto& [key, values] : {std::pair("k", &out.k), std::pair("v", &out.v)}) {
@@ -43,7 +43,7 @@ Status ReadSensitivity(const Json& json, const std::string& where, Profile* p) {
   return OkStatus();
 }
 
-Json SensitivityToJson(const Profile::Sensitivity& s, int num_layers) {
+Json SensitivityToJson(const ProfileSensitivity& s, int num_layers) {
   Json j = {{"bits", s.bits}};
   const auto n = static_cast<size_t>(std::max(num_layers, 1));
   for (const auto& [key, values] : {std::pair("k", &s.k), std::pair("v", &s.v)}) {
@@ -62,7 +62,7 @@ Json SensitivityToJson(const Profile::Sensitivity& s, int num_layers) {
   }
   return j;
 }
-Json ProvenanceToJson(const Profile::Calibration& c) {
+Json ProvenanceToJson(const ProfileCalibration& c) {
   Json j;
   if (c.corpus_hash) j["corpus_xxh3"] = Hex(*c.corpus_hash);
   j["sequences"] = c.sequences;
@@ -77,7 +77,7 @@ Json ProvenanceToJson(const Profile::Calibration& c) {
 
 }  // namespace
 
-Json QualityToJson(const Profile::Quality& q) {
+Json QualityToJson(const ProfileQuality& q) {
   Json j = {{"held_out_tokens", q.held_out_tokens},
             {"windows", q.windows},
             {"kld_mean", q.kld_mean},
@@ -96,7 +96,7 @@ Status ReadProvenance(Fields& top, const std::string& name, Profile* p) {
   if (const Json* calibration = top.Get("calibration")) {
     Fields c(*calibration, StrCat(name, ": calibration"));
     TQ_RETURN_IF_ERROR(c.CheckObject());
-    Profile::Calibration& out = p->calibration.emplace();
+    ProfileCalibration& out = p->calibration.emplace();
     TQ_RETURN_IF_ERROR(c.Hash("corpus_xxh3", &out.corpus_hash));
     TQ_RETURN_IF_ERROR(c.Int("sequences", 0, INT64_MAX, &out.sequences));
     TQ_RETURN_IF_ERROR(c.Int("tokens", 0, INT64_MAX, &out.tokens));
@@ -109,7 +109,7 @@ Status ReadProvenance(Fields& top, const std::string& name, Profile* p) {
   if (const Json* quality = top.Get("quality")) {
     Fields q(*quality, StrCat(name, ": quality"));
     TQ_RETURN_IF_ERROR(q.CheckObject());
-    Profile::Quality& out = p->quality.emplace();
+    ProfileQuality& out = p->quality.emplace();
     TQ_RETURN_IF_ERROR(q.Int("held_out_tokens", 0, INT64_MAX, &out.held_out_tokens));
     TQ_RETURN_IF_ERROR(q.Int("windows", 0, INT64_MAX, &out.windows));
     TQ_RETURN_IF_ERROR(q.Number("kld_mean", &out.kld_mean));

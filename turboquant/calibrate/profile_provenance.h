@@ -13,7 +13,7 @@ namespace tq {
 // From the object "turboquant" of the file `name` into *profile, whose model is set.
 Status ReadProvenance(Fields& top, const std::string& name, Profile* profile);
 
-nlohmann::ordered_json QualityToJson(const Profile::Quality& quality);
+nlohmann::ordered_json QualityToJson(const ProfileQuality& quality);
 
 // What ReadProvenance reads, but for what is computed from the formats.
 void AddProvenance(const Profile& profile, nlohmann::ordered_json* json);

@@ -70,18 +70,18 @@ TEST(Profile, RoundTripsThroughAFolder) {
     p.formats[i].k = WithCenter(p.formats[i].k, Center::kRopeMean);
   }
   p.calibration =
-      Profile::Calibration{0x123456789abcdef0u, 48, 98304, 2048, "kld", 2.75, 0.005, "2026-11-30"};
-  p.quality = Profile::Quality{.held_out_tokens = 1000,
-                               .windows = 8,
-                               .kld_mean = 0.004,
-                               .kld_stderr = 0.0005,
-                               .kld_p99 = 0.05,
-                               .floor_kld_mean = 0.0003,
-                               .same_top = 0.97,
-                               .ppl_ratio = 1.001,
-                               .gate_kld_mean = 0.005,
-                               .device = "cpu, avx2",
-                               .passed = true};
+      ProfileCalibration{0x123456789abcdef0u, 48, 98304, 2048, "kld", 2.75, 0.005, "2026-11-30"};
+  p.quality = ProfileQuality{.held_out_tokens = 1000,
+                             .windows = 8,
+                             .kld_mean = 0.004,
+                             .kld_stderr = 0.0005,
+                             .kld_p99 = 0.05,
+                             .floor_kld_mean = 0.0003,
+                             .same_top = 0.97,
+                             .ppl_ratio = 1.001,
+                             .gate_kld_mean = 0.005,
+                             .device = "cpu, avx2",
+                             .passed = true};
   p.bits_all_counted = {{8192, 2.92}, {131072, 2.73}};
   char folder[] = "/tmp/tq_profile_XXXXXX";
   ASSERT_NE(mkdtemp(folder), nullptr);
@@ -113,7 +113,7 @@ TEST(Profile, AQualityThatIsWrittenLaterLeavesAllElse) {
   const std::string path = std::string(folder) + "/profile.json";
   const std::string later = Replace(kJson, "\"layers\"", "\"of_a_later_version\": 7, \"layers\"");
   ASSERT_TRUE(WriteFileAtomic(path, later).ok());
-  Profile::Quality quality;
+  ProfileQuality quality;
   quality.kld_mean = 0.25;
   ASSERT_TRUE(Profile::SaveQuality(folder, quality).ok());
   const Result<Profile> p = Profile::Load(folder);
@@ -209,13 +209,13 @@ TEST(Profile, SaysWhatIsWrong) {
 
 TEST(Profile, KeepsSensitivitiesByLayerOrByHead) {
   Profile p = *Profile::Parse(kJson, "", "p");
-  p.sensitivity = Profile::Sensitivity{3, {1e-4, 2, 3, 0.25}, {5, 6, 7, 8}};
+  p.sensitivity = ProfileSensitivity{3, {1e-4, 2, 3, 0.25}, {5, 6, 7, 8}};
   const Result<Profile> by_layer = Profile::Parse(p.ToJson(), "", "p");
   ASSERT_TRUE(by_layer.ok() && by_layer->sensitivity) << by_layer.status().ToString();
   EXPECT_EQ(by_layer->sensitivity->bits, 3);
   EXPECT_EQ(by_layer->sensitivity->k, p.sensitivity->k);
   EXPECT_EQ(by_layer->sensitivity->v, p.sensitivity->v);
-  p.sensitivity = Profile::Sensitivity{2, {1, 2, 3, 4, 5, 6, 7, 8}, {8, 7, 6, 5, 4, 3, 2, 1}};
+  p.sensitivity = ProfileSensitivity{2, {1, 2, 3, 4, 5, 6, 7, 8}, {8, 7, 6, 5, 4, 3, 2, 1}};
   const Result<Profile> by_head = Profile::Parse(p.ToJson(), "", "p");
   ASSERT_TRUE(by_head.ok()) << by_head.status().ToString();
   EXPECT_EQ(by_head->sensitivity->k, p.sensitivity->k);
