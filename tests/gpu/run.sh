@@ -35,12 +35,12 @@ step() {  # NAME COMMAND...
     failed=1
   fi
 }
-device='Device.*:DeviceCache.*:DeviceAttention.*:DeviceProduct.*:OnDevice.*:WideOnDevice.*-*WithoutADevice*'
+device='Device.*:DeviceCache.*:DeviceAttention.*:DeviceProduct.*:OnDevice.*:WideOnDevice.*:PrefillOnDevice.*-*WithoutADevice*'
 for test in base cache attention linear; do
   step "$test" "$tests/${test}_test" --gtest_filter="$device"
 done
 # The sanitizers slow kernels down a hundredfold: one of each kind of work.
-quick='OnDevice.EveryPairOfWidths:OnDevice.OneOfEverything:OnDevice.SkippingOfAFewShapes:WideOnDevice.OneOfEverything'
+quick='OnDevice.EveryPairOfWidths:OnDevice.OneOfEverything:OnDevice.SkippingOfAFewShapes:WideOnDevice.OneOfEverything:PrefillOnDevice.EveryLength'
 if command -v compute-sanitizer >/dev/null; then
   for tool in memcheck racecheck; do
     step "$tool-attention" timeout 150 compute-sanitizer --tool $tool --error-exitcode 9 \

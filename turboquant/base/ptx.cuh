@@ -35,6 +35,15 @@ __device__ __forceinline__ void MmaS8U8(int (&d)[4], const uint32_t (&a)[4], uin
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c[0]), "r"(c[1]),
         "r"(c[2]), "r"(c[3]));
 }
+// MmaS8S8 with a of uint8.
+__device__ __forceinline__ void MmaU8S8(int (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                        uint32_t b1, const int (&c)[4]) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%10,%11,%12,%13};"
+      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c[0]), "r"(c[1]),
+        "r"(c[2]), "r"(c[3]));
+}
 // MmaS8S8 of half the depth, 16 x 8 x 16.
 __device__ __forceinline__ void MmaS8S8Half(int (&d)[4], uint32_t a0, uint32_t a1, uint32_t b,
                                             const int (&c)[4]) {

@@ -5,7 +5,7 @@
 // block that the window leaves behind is re-coded: rows to codes in shared memory, scales, words in
 // fragment order, then the residual rows of its anchors. Lengths and page tables are read from
 // memory, so the launch can be captured in a graph and decides for itself whether there is
-// something to seal.
+// something to seal. A part of a prompt has a thread block for each (block, KV head).
 //
 // The same float operations in the same order as codec/encode.cc and codec/anchor.cc, so the bytes
 // are equal; only logarithms and powers may round differently, and are taken in double for that.
@@ -253,11 +253,69 @@ __device__ __noinline__ void SealAnchorRows(const AppendParams& p, const AppendH
 
 // ---- The kernel ---------------------------------------------------------------------------------
 
+// Re-codes a block from its open rows: its record and side info. The whole thread block.
+template <int kDim>
+__device__ void SealBlock(const AppendParams& p, const AppendHead& head, int sequence, int block,
+                          const uint8_t* open, SealShared<kDim>* sh, int warp, int lane) {
+  const int64_t slot = p.sealed_table[sequence * p.table_stride + block];
+  uint8_t* const record =
+      p.sealed + static_cast<uint64_t>(slot) * p.sealed_stride + head.record_offset;
+  for (int s = 0; s < 2; ++s) {
+    const AppendSide& side = head.sides[s];
+    const Side which = s == 0 ? Side::kK : Side::kV;
+    if (side.kind == AppendKind::kBook) {
+      for (int t = warp; t < kPageLen; t += kWarps) CodeRow<kDim>(side, which, open, t, sh, lane);
+      __syncthreads();
+      if (warp == 0) {
+        uint16_t base, norm;
+        StoreScales<kDim>(p, side, which, record, sh, lane, &base, &norm);
+        if (lane == 0) sh->bases[s] = base, sh->bound = norm;
+      }
+    } else {
+      const uint16_t base = SealWide<kDim>(p, side, which, open, record, sh, warp, lane);
+      __syncthreads();
+      if (warp == 0) {
+        const uint16_t norm = BoundOfRows<kDim>(*sh, lane);
+        if (lane == 0) sh->bases[s] = base, sh->bound = norm;
+      }
+    }
+    const int words = side.kind == AppendKind::kFloat ? 0 : kDim * side.bits / 16;  // of a lane
+    for (int i = threadIdx.x; i < 32 * words; i += blockDim.x) {
+      *reinterpret_cast<uint32_t*>(record + side.codes + FragmentWordByte(i % 32, i / 32)) =
+          PackWord<kDim>(side, *sh, which, i % 32, i / 32);
+    }
+    __syncthreads();
+  }
+  auto* const info = reinterpret_cast<RecordSideInfo*>(
+      p.side_infos + static_cast<uint64_t>(slot) * p.side_stride + head.side_offset);
+  if (head.anchors > 0) {
+    SealAnchorRows<kDim>(p, head, open, block, record, reinterpret_cast<uint16_t*>(info + 1), sh,
+                         warp, lane);
+  }
+  if (threadIdx.x == 0) {
+    info->k_base = sh->bases[0];
+    info->v_base = sh->bases[1];
+    info->v_bound = sh->bound;
+    info->flags = 1;
+  }
+}
+
+// Row `task` / 2 of K or V, `from` of the tokens in p.k and p.v; a warp.
+template <int kDim>
+__device__ __forceinline__ void AppendTask(const AppendParams& p, const AppendHead& head,
+                                           int kv_head, int task, int64_t from, int position,
+                                           uint8_t* open, int lane) {
+  const bool is_k = task % 2 == 0;
+  AppendRow<kDim>(p, head.sides[task % 2],
+                  is_k && head.center >= 0 ? p.centers + head.center * kDim : nullptr,
+                  is_k ? Side::kK : Side::kV, is_k ? p.k : p.v,
+                  (from * p.num_kv_heads + kv_head) * kDim, position, open, lane);
+}
+
 template <int kDim>
 __global__ void __launch_bounds__(32 * kWarps)
     AppendKernel(const __grid_constant__ AppendParams p) {
   __shared__ SealShared<kDim> sh;
-  __shared__ uint16_t bases[2], bound;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int sequence = p.sequences[blockIdx.x];
   const AppendHead& head = p.heads[blockIdx.y];
@@ -267,64 +325,69 @@ __global__ void __launch_bounds__(32 * kWarps)
     return p.open + static_cast<uint64_t>(open_row[block]) * p.open_stride + head.open_offset;
   };
   for (int task = warp; task < 2 * n; task += kWarps) {
-    const Side which = task % 2 == 0 ? Side::kK : Side::kV;
     const int position = length - n + task / 2;
-    const int64_t from =
-        (static_cast<int64_t>(blockIdx.x) * p.num_tokens + p.num_tokens - n + task / 2) *
-            p.num_kv_heads +
-        blockIdx.y;
-    const bool centred = which == Side::kK && head.center >= 0;
-    AppendRow<kDim>(p, head.sides[task % 2], centred ? p.centers + head.center * kDim : nullptr,
-                    which, task % 2 == 0 ? p.k : p.v, from * kDim, position,
-                    open_part(position / kPageLen), lane);
+    AppendTask<kDim>(p, head, blockIdx.y, task,
+                     static_cast<int64_t>(blockIdx.x) * p.num_tokens + p.num_tokens - n + task / 2,
+                     position, open_part(position / kPageLen), lane);
   }
   const int last = (length - 1) / kPageLen;
   const int before = length - n > 0 ? (length - n - 1) / kPageLen : -1;
   const int block = last - p.recent_blocks - 1;
   if (n == 0 || last == before || block < p.sink_blocks) return;
   __syncthreads();  // without a window the block may just have been filled
-  const uint8_t* const open = open_part(block);
-  const int64_t slot = p.sealed_table[sequence * p.table_stride + block];
-  uint8_t* const record =
-      p.sealed + static_cast<uint64_t>(slot) * p.sealed_stride + head.record_offset;
-  for (int s = 0; s < 2; ++s) {
-    const AppendSide& side = head.sides[s];
-    const Side which = s == 0 ? Side::kK : Side::kV;
-    if (side.kind == AppendKind::kBook) {
-      for (int t = warp; t < kPageLen; t += kWarps) CodeRow<kDim>(side, which, open, t, &sh, lane);
-      __syncthreads();
-      if (warp == 0) {
-        uint16_t base, norm;
-        StoreScales<kDim>(p, side, which, record, &sh, lane, &base, &norm);
-        if (lane == 0) bases[s] = base, bound = norm;
-      }
-    } else {
-      const uint16_t base = SealWide<kDim>(p, side, which, open, record, &sh, warp, lane);
-      __syncthreads();
-      if (warp == 0) {
-        const uint16_t norm = BoundOfRows<kDim>(sh, lane);
-        if (lane == 0) bases[s] = base, bound = norm;
-      }
+  SealBlock<kDim>(p, head, sequence, block, open_part(block), &sh, warp, lane);
+}
+
+// Blocks that the tokens of a part of a prompt lie in, and those that leave the window by it.
+struct PromptBlocks {
+  int first = 0, count = 0;          // of the grid
+  int seal_begin = 0, seal_end = 0;  // among them
+};
+__host__ __device__ inline PromptBlocks PromptBlocksOf(const AppendParams& p) {
+  const int from = p.prompt_length - p.num_tokens;
+  const int last = (p.prompt_length - 1) / kPageLen;
+  const int before = from > 0 ? (from - 1) / kPageLen : -1;
+  PromptBlocks b;
+  const int sealed_before = before - p.recent_blocks;
+  b.seal_begin = sealed_before > p.sink_blocks ? sealed_before : p.sink_blocks;
+  b.seal_end = last - p.recent_blocks > b.seal_begin ? last - p.recent_blocks : b.seal_begin;
+  b.first = from / kPageLen;
+  if (b.seal_end > b.seal_begin && b.seal_begin < b.first) b.first = b.seal_begin;
+  b.count = last - b.first + 1;
+  return b;
+}
+
+// A thread block for each (block, KV head). Where all rows of a block are new they are gathered in
+// shared memory, stored in one piece and sealed from there.
+template <int kDim>
+__global__ void __launch_bounds__(32 * kWarps)
+    AppendPromptKernel(const __grid_constant__ AppendParams p) {
+  uint8_t* const dynamic = ptx::DynamicShared();
+  auto* const sh = reinterpret_cast<SealShared<kDim>*>(dynamic);
+  uint8_t* const staged = dynamic + RoundUp<size_t>(sizeof(SealShared<kDim>), 16);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const AppendHead& head = p.heads[blockIdx.y];
+  const PromptBlocks blocks = PromptBlocksOf(p);
+  const int block = blocks.first + static_cast<int>(blockIdx.x);
+  const int from = p.prompt_length - p.num_tokens;  // of the new tokens
+  const int begin = max(from, block * kPageLen);
+  const int end = min(p.prompt_length, (block + 1) * kPageLen);
+  const bool seals = block >= blocks.seal_begin && block < blocks.seal_end;
+  if (begin >= end && !seals) return;
+  const int slot = p.open_table[p.prompt_sequence * p.table_stride + block];
+  uint8_t* const open = p.open + static_cast<uint64_t>(slot) * p.open_stride + head.open_offset;
+  uint8_t* const rows = end - begin == kPageLen ? staged : open;
+  for (int task = warp; task < 2 * (end - begin); task += kWarps) {
+    const int position = begin + task / 2;
+    AppendTask<kDim>(p, head, blockIdx.y, task, position - from, position, rows, lane);
+  }
+  __syncthreads();
+  if (rows == staged) {
+    for (uint32_t i = threadIdx.x; i < head.open_bytes / 16; i += blockDim.x) {
+      reinterpret_cast<uint4*>(open)[i] = reinterpret_cast<const uint4*>(staged)[i];
     }
-    const int words = side.kind == AppendKind::kFloat ? 0 : kDim * side.bits / 16;  // of a lane
-    for (int i = threadIdx.x; i < 32 * words; i += blockDim.x) {
-      *reinterpret_cast<uint32_t*>(record + side.codes + FragmentWordByte(i % 32, i / 32)) =
-          PackWord<kDim>(side, sh, which, i % 32, i / 32);
-    }
-    __syncthreads();
   }
-  auto* const info = reinterpret_cast<RecordSideInfo*>(
-      p.side_infos + static_cast<uint64_t>(slot) * p.side_stride + head.side_offset);
-  if (head.anchors > 0) {
-    SealAnchorRows<kDim>(p, head, open, block, record, reinterpret_cast<uint16_t*>(info + 1), &sh,
-                         warp, lane);
-  }
-  if (threadIdx.x == 0) {
-    info->k_base = bases[0];
-    info->v_base = bases[1];
-    info->v_bound = bound;
-    info->flags = 1;
-  }
+  if (seals) SealBlock<kDim>(p, head, p.prompt_sequence, block, rows, sh, warp, lane);
 }
 
 __global__ void AdvanceKernel(int32_t* lengths, const int32_t* sequences, int batch, int n) {
@@ -342,6 +405,23 @@ Status LaunchAppend(int head_dim, const AppendParams& p, void* stream) {
     default: ptx::Launch(AppendKernel<256>, grid, 32 * kWarps, 0, stream, p); break;
   }
   return TQ_CUDA(cudaGetLastError());
+}
+
+Status LaunchAppendPrompt(int head_dim, size_t open_bytes, const AppendParams& p, void* stream) {
+  const dim3 grid(static_cast<unsigned>(PromptBlocksOf(p).count),
+                  static_cast<unsigned>(p.num_kv_heads));
+  const auto launch = [&](void (*kernel)(AppendParams), size_t shared_bytes) {
+    const size_t bytes = RoundUp<size_t>(shared_bytes, 16) + open_bytes;
+    TQ_RETURN_IF_ERROR(TQ_CUDA(cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes))));
+    ptx::Launch(kernel, grid, 32 * kWarps, bytes, stream, p);
+    return TQ_CUDA(cudaGetLastError());
+  };
+  switch (head_dim) {
+    case 64: return launch(AppendPromptKernel<64>, sizeof(SealShared<64>));
+    case 128: return launch(AppendPromptKernel<128>, sizeof(SealShared<128>));
+    default: return launch(AppendPromptKernel<256>, sizeof(SealShared<256>));
+  }
 }
 
 Status LaunchAdvance(int32_t* lengths, const int32_t* sequences, int batch, int n, void* stream) {

@@ -46,6 +46,7 @@ struct AppendCenter {
 
 struct AppendHead {
   uint32_t open_offset = 0, record_offset = 0, side_offset = 0;  // in the layer's part of a slot
+  uint32_t open_bytes = 0;
   int32_t center = -1;  // in AppendParams::centers; -1: none
   // Anchors (codec/anchor.h).
   int32_t anchors = 0, anchor_bits = 0;
@@ -75,6 +76,8 @@ struct AppendParams {
   const int32_t* sequences = nullptr;
   int32_t batch = 0, num_tokens = 0, num_kv_heads = 0;
   int32_t sink_blocks = 0, recent_blocks = 0;
+  // Of LaunchAppendPrompt, in place of lengths, sequences and batch.
+  int32_t prompt_sequence = 0, prompt_length = 0;
   const AppendHead* heads = nullptr;
   const AppendCenter* centers = nullptr;  // [heads with a centre][head_dim]
   const float* probes = nullptr;
@@ -88,6 +91,9 @@ struct AppendParams {
 
 // head_dim 64, 128 or 256. `stream`: a cudaStream_t.
 Status LaunchAppend(int head_dim, const AppendParams& params, void* stream);
+// Any number of tokens of one sequence; open_bytes: the largest AppendHead::open_bytes.
+Status LaunchAppendPrompt(int head_dim, size_t open_bytes, const AppendParams& params,
+                          void* stream);
 // lengths[sequences[i]] += n for i below batch.
 Status LaunchAdvance(int32_t* lengths, const int32_t* sequences, int batch, int n, void* stream);
 

@@ -173,6 +173,7 @@ struct SealShared {
   };
   float probe_scores[kWarps][AnchorScorer::kMaxScored];
   int chosen[kMaxAnchors];
+  uint16_t bases[2], bound;  // of the side info
 };
 
 // Level of the 8-bit row of a token.

@@ -167,18 +167,24 @@ Status DeviceCache::Clear(int sequence, const DeviceStream& stream) {
   return UploadTables(sequence, stream);
 }
 
-bool DeviceCache::HasOpen(int64_t b, int64_t length) const {
+int64_t DeviceCache::FirstQuery(int64_t length) const {
   // The last token may be asked for again even where nothing is rolled back.
-  const int64_t back = std::max(1, config().rollback_len);
-  const int64_t query_block = std::max<int64_t>(0, length - back) / kPageLen;
-  return b * kPageLen < length && rule().ReadsOpen(b, std::max(b, query_block));
+  return std::max<int64_t>(0, length - std::max(1, config().rollback_len));
+}
+
+bool DeviceCache::HasOpenFrom(int64_t b, int64_t first_query) const {
+  return rule().ReadsOpen(b, std::max(b, first_query / kPageLen));
+}
+
+bool DeviceCache::HasOpen(int64_t b, int64_t length) const {
+  return b * kPageLen < length && HasOpenFrom(b, FirstQuery(length));
 }
 
 bool DeviceCache::HasSealed(int64_t b, int64_t length) const {
   return b * kPageLen < length && !rule().ReadsOpen(b, (length - 1) / kPageLen);
 }
 
-Status DeviceCache::TakeSlots(Sequence* s, int64_t length, const char* what) {
+Status DeviceCache::TakeSlots(Sequence* s, int64_t length, int64_t first_query, const char* what) {
   if (length > options_.max_tokens) {
     return ResourceExhausted("device cache: ", what, " of ", length, " tokens; max_tokens is ",
                              options_.max_tokens);
@@ -188,7 +194,7 @@ Status DeviceCache::TakeSlots(Sequence* s, int64_t length, const char* what) {
     for (const bool open : {false, true}) {
       std::vector<int32_t>& free = open ? free_open_ : free_sealed_;
       int32_t& slot = open ? s->open[static_cast<size_t>(b)] : s->sealed[static_cast<size_t>(b)];
-      if (slot >= 0 || !(open ? HasOpen(b, length) : HasSealed(b, length))) continue;
+      if (slot >= 0 || !(open ? HasOpenFrom(b, first_query) : HasSealed(b, length))) continue;
       if (free.empty()) {
         return ResourceExhausted("device cache: ", what, " of ", length,
                                  " tokens needs more than the ",
@@ -213,11 +219,12 @@ Status DeviceCache::Import(const KvCache& from, SeqId seq, int to, const DeviceS
   TQ_RETURN_IF_ERROR(Clear(to, stream));
   TQ_ASSIGN_OR_RETURN(const int64_t length, from.Length(seq));
   Sequence& s = sequences_[static_cast<size_t>(to)];
-  if (const Status taken = TakeSlots(&s, length, "a sequence"); !taken.ok()) {
+  if (const Status taken = TakeSlots(&s, length, FirstQuery(length), "a sequence"); !taken.ok()) {
     TQ_RETURN_IF_ERROR(Clear(to, stream));
     return taken;
   }
   s.length = length;
+  s.first_query = FirstQuery(length);
   const int head_dim = config().head_dim;
   std::vector<std::byte> records, sides, open;
   for (int64_t b = 0; b * kPageLen < length; ++b) {
@@ -349,8 +356,9 @@ Status DeviceCache::RepeatSlots(int64_t open, int64_t sealed, const DeviceStream
 Status DeviceCache::Claim(int to, int64_t length, const DeviceStream& stream) {
   TQ_RETURN_IF_ERROR(Clear(to, stream));
   Sequence& s = sequences_[static_cast<size_t>(to)];
-  TQ_RETURN_IF_ERROR(TakeSlots(&s, length, "a sequence"));
+  TQ_RETURN_IF_ERROR(TakeSlots(&s, length, FirstQuery(length), "a sequence"));
   s.length = length;
+  s.first_query = FirstQuery(length);
   return UploadTables(to, stream);
 }
 
@@ -371,15 +379,17 @@ Status DeviceCache::CheckAppend() const {
 }
 
 Status DeviceCache::Reserve(int sequence, int n, const DeviceStream& stream) {
-  if (sequence < 0 || sequence >= options_.max_sequences || n < 1 || n > kMaxAppend) {
+  if (sequence < 0 || sequence >= options_.max_sequences || n < 1) {
     return InvalidArgument("device cache: ", n, " tokens of sequence ", sequence, " of ",
-                           options_.max_sequences, "; 1 to ", kMaxAppend, " at a time");
+                           options_.max_sequences, "; at least 1");
   }
   Sequence& s = sequences_[static_cast<size_t>(sequence)];
   const int64_t length = s.length + n;
+  // Every new token is a query, and its window is read from open rows.
+  const int64_t first_query = std::min(s.length, FirstQuery(length));
   const Sequence before = s;
   const std::vector<int32_t> free_sealed = free_sealed_, free_open = free_open_;
-  if (const Status taken = TakeSlots(&s, length, "a sequence"); !taken.ok()) {
+  if (const Status taken = TakeSlots(&s, length, first_query, "a sequence"); !taken.ok()) {
     s = before;
     free_sealed_ = free_sealed;
     free_open_ = free_open;
@@ -387,13 +397,14 @@ Status DeviceCache::Reserve(int sequence, int n, const DeviceStream& stream) {
   }
   for (int64_t b = 0; b * kPageLen < s.length; ++b) {
     int32_t& slot = s.open[static_cast<size_t>(b)];
-    // The block that is sealed now is still read.
-    if (slot < 0 || HasOpen(b, length) || !HasSealed(b, s.length)) continue;
+    // Blocks that are sealed now are still read.
+    if (slot < 0 || HasOpenFrom(b, first_query) || !HasSealed(b, s.length)) continue;
     free_open_.push_back(slot);
     slot = -1;
   }
   const bool changed = s.sealed != before.sealed || s.open != before.open;
   s.length = length;
+  s.first_query = first_query;
   if (!changed) return OkStatus();
   const size_t row = static_cast<size_t>(table_stride_) * sizeof(int32_t);
   const size_t at = static_cast<size_t>(sequence) * row;
@@ -408,14 +419,8 @@ Status DeviceCache::Advance(const int32_t* sequences, int batch, int n,
   return LaunchAdvance(lengths(), sequences, batch, n, stream.handle());
 }
 
-Status DeviceCache::Append(int layer, const int32_t* sequences, int batch, int n, const void* k,
-                           const void* v, DeviceIo io, const DeviceStream& stream) const {
-  TQ_RETURN_IF_ERROR(CheckAppend());
+AppendParams DeviceCache::ParamsOf(int layer, const void* k, const void* v, DeviceIo io) const {
   const int heads = config().num_kv_heads;
-  if (layer < 0 || layer >= config().num_layers || batch < 1 || n < 1 || n > kMaxAppend) {
-    return InvalidArgument("device cache: append of ", n, " tokens of ", batch,
-                           " sequences to layer ", layer, " of ", config().num_layers);
-  }
   const LayerView view = this->layer(layer);
   AppendParams p = append_params_;
   p.sealed = reinterpret_cast<uint8_t*>(view.sealed);
@@ -428,9 +433,6 @@ Status DeviceCache::Append(int layer, const int32_t* sequences, int batch, int n
   p.open_table = open_table();
   p.table_stride = table_stride_;
   p.lengths = lengths();
-  p.sequences = sequences;
-  p.batch = batch;
-  p.num_tokens = n;
   p.num_kv_heads = heads;
   p.sink_blocks = rule().sink_blocks;
   p.recent_blocks = rule().recent_blocks;
@@ -438,7 +440,42 @@ Status DeviceCache::Append(int layer, const int32_t* sequences, int batch, int n
   p.k = k;
   p.v = v;
   p.io = io;
+  return p;
+}
+
+Status DeviceCache::Append(int layer, const int32_t* sequences, int batch, int n, const void* k,
+                           const void* v, DeviceIo io, const DeviceStream& stream) const {
+  TQ_RETURN_IF_ERROR(CheckAppend());
+  if (layer < 0 || layer >= config().num_layers || batch < 1 || n < 1 || n > kMaxAppend) {
+    return InvalidArgument("device cache: append of ", n, " tokens of ", batch,
+                           " sequences to layer ", layer, " of ", config().num_layers, "; 1 to ",
+                           kMaxAppend, " tokens at a time (AppendPrompt takes more)");
+  }
+  AppendParams p = ParamsOf(layer, k, v, io);
+  p.sequences = sequences;
+  p.batch = batch;
+  p.num_tokens = n;
   return LaunchAppend(config().head_dim, p, stream.handle());
+}
+
+Status DeviceCache::AppendPrompt(int layer, int sequence, int n, const void* k, const void* v,
+                                 DeviceIo io, const DeviceStream& stream) const {
+  TQ_RETURN_IF_ERROR(CheckAppend());
+  if (layer < 0 || layer >= config().num_layers || sequence < 0 ||
+      sequence >= options_.max_sequences || n < 1 || n > length(sequence)) {
+    return InvalidArgument("device cache: append of ", n, " tokens of sequence ", sequence, " of ",
+                           options_.max_sequences, " to layer ", layer, " of ", config().num_layers,
+                           "; Reserve comes first");
+  }
+  AppendParams p = ParamsOf(layer, k, v, io);
+  p.num_tokens = n;
+  p.prompt_sequence = sequence;
+  p.prompt_length = static_cast<int32_t>(length(sequence));
+  size_t open_bytes = 0;
+  for (int h = 0; h < p.num_kv_heads; ++h) {
+    open_bytes = std::max(open_bytes, layout(layer, h).open.bytes);
+  }
+  return LaunchAppendPrompt(config().head_dim, open_bytes, p, stream.handle());
 }
 
 Result<WriteCounters> DeviceCache::Counters(const DeviceStream& stream) const {

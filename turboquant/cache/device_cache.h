@@ -55,13 +55,19 @@ class DeviceCache {
   // Frees the blocks of a sequence.
   Status Clear(int sequence, const DeviceStream& stream);
   int64_t length(int sequence) const { return sequences_[static_cast<size_t>(sequence)].length; }
+  // Queries from this position on find their open rows.
+  int64_t first_query(int sequence) const {
+    return sequences_[static_cast<size_t>(sequence)].first_query;
+  }
 
   // A decode step of a batch: Reserve each sequence (host only, but for table entries that change),
   // Advance once, then for each layer Append and attention. Advance and Append are launches that
   // read lengths and tables when they run: a graph of them can be replayed. n: 1 to 8 tokens.
+  // A part of a prompt: Reserve, Advance, then for each layer AppendPrompt and DevicePrefill.
   //
-  // Slots for n more tokens, and for the block that leaves the window; frees open rows that no
-  // truncation reaches. kResourceExhausted leaves the sequence as it was.
+  // Slots for n more tokens, of which each may be a query, and for the blocks that leave the
+  // window; frees open rows that neither they nor a truncation reach. kResourceExhausted leaves the
+  // sequence as it was.
   Status Reserve(int sequence, int n, const DeviceStream& stream);
   // Lengths of `sequences` (device memory, [batch]) grow by n.
   Status Advance(const int32_t* sequences, int batch, int n, const DeviceStream& stream) const;
@@ -69,6 +75,11 @@ class DeviceCache {
   // each sequence. Writes open rows and seals the block that leaves the window.
   Status Append(int layer, const int32_t* sequences, int batch, int n, const void* k, const void* v,
                 DeviceIo io, const DeviceStream& stream) const;
+  // The last n tokens, any number, of one sequence that has been reserved; k, v: device memory,
+  // [n][num_kv_heads][head_dim]. Writes open rows and seals every block that the last token reads
+  // at low bits. The same bytes as Append.
+  Status AppendPrompt(int layer, int sequence, int n, const void* k, const void* v, DeviceIo io,
+                      const DeviceStream& stream) const;
   // OK when Append can write and seal every head, a centre included; else kUnsupported, naming what
   // is supported.
   Status CheckAppend() const;
@@ -118,6 +129,7 @@ class DeviceCache {
  private:
   struct Sequence {
     int64_t length = 0;
+    int64_t first_query = 0;            // whose window is still open
     std::vector<int32_t> sealed, open;  // by block; -1: none
   };
   struct LayerPart {  // of each pool, in bytes
@@ -131,7 +143,12 @@ class DeviceCache {
   Status UploadTables(int sequence, const DeviceStream& stream);
   Status UploadCenterTable(const DeviceStream& stream);
   Status UploadAppendTables(const DeviceStream& stream);
-  Status TakeSlots(Sequence* s, int64_t length, const char* what);
+  // What queries from position `first_query` on read, besides what is sealed.
+  bool HasOpenFrom(int64_t b, int64_t first_query) const;
+  // The first position that may be a query again in a sequence of `length` tokens.
+  int64_t FirstQuery(int64_t length) const;
+  Status TakeSlots(Sequence* s, int64_t length, int64_t first_query, const char* what);
+  AppendParams ParamsOf(int layer, const void* k, const void* v, DeviceIo io) const;
 
   std::unique_ptr<KvCache> schema_;  // without sequences: layouts and the rule
   DeviceCacheOptions options_;

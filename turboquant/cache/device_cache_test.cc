@@ -26,9 +26,9 @@ class OnDevice : public testing::Test {
     stream_ = std::make_unique<DeviceStream>(*DeviceStream::Create());
   }
 
-  // Tokens that are appended, n at a time, and sealed on the device have the bytes that the CPU
-  // gives them.
-  void CheckAppends(const CacheConfig& config, int n) {
+  // Tokens that are appended, n at a time or as parts of a prompt, and sealed on the device have
+  // the bytes that the CPU gives them.
+  void CheckAppends(const CacheConfig& config, int n, bool as_prompt = false) {
     auto cpu = *KvCache::Create(config);
     const SeqId seq = cpu->NewSequence();
     auto device = DeviceCache::Create(
@@ -62,8 +62,10 @@ class OnDevice : public testing::Test {
         ASSERT_TRUE(cpu->AppendLayer(seq, layer, k.data(), v.data(), pool).ok());
         ASSERT_TRUE(k_device.Upload(k.data(), values * 4, 0, *stream_).ok());
         ASSERT_TRUE(v_device.Upload(v.data(), values * 4, 0, *stream_).ok());
-        s = (*device)->Append(layer, ids.as<int32_t>(), 1, n, k_device.data(), v_device.data(),
-                              DeviceIo::kF32, *stream_);
+        s = as_prompt ? (*device)->AppendPrompt(layer, 1, n, k_device.data(), v_device.data(),
+                                                DeviceIo::kF32, *stream_)
+                      : (*device)->Append(layer, ids.as<int32_t>(), 1, n, k_device.data(),
+                                          v_device.data(), DeviceIo::kF32, *stream_);
         ASSERT_TRUE(s.ok()) << s.ToString();
         ASSERT_TRUE(stream_->Synchronize().ok());
       }
@@ -227,6 +229,41 @@ TEST_F(OnDevice, AppendsAndSealsOtherFormatsAsTheCpuDoes) {
       CheckAppends(config, 5);
     }
   }
+}
+
+// Parts that end inside blocks, at their ends, and behind the window.
+TEST_F(OnDevice, PartsOfAPromptHaveTheBytesOfTheCpu) {
+  const std::pair<const char*, int> shapes[] = {
+      {"k3v2-anchor1", 64}, {"k4v4", 128}, {"k2v2", 256}, {"k8v4", 128}, {"f16", 64}};
+  for (const auto& [preset, dim] : shapes) {
+    for (const int n : {40, 320, 640}) {
+      SCOPED_TRACE(StrCat(preset, " head_dim ", dim, ", ", n, " at a time"));
+      CacheConfig config = SmallConfig(preset);
+      config.head_dim = dim;
+      if (const int anchors = config.formats[0].anchors; anchors > 0) {
+        AddCentersAndAnchors(anchors, 4, &config);
+      }
+      CheckAppends(config, n, true);
+    }
+  }
+}
+
+TEST_F(OnDevice, AnAppendThatWasNotReservedIsRefused) {
+  CacheConfig config = SmallConfig("k4v4");
+  config.head_dim = 64;
+  auto device = *DeviceCache::Create(
+      config, {.max_tokens = 640, .open_slots = 12, .sealed_slots = 6}, *stream_);
+  const auto append = [&](int layer, int sequence, int n) {
+    return device->AppendPrompt(layer, sequence, n, nullptr, nullptr, DeviceIo::kF32, *stream_)
+        .code();
+  };
+  EXPECT_EQ(append(0, 0, 1), StatusCode::kInvalidArgument);
+  ASSERT_TRUE(device->Reserve(0, 100, *stream_).ok());
+  EXPECT_EQ(append(0, 0, 101), StatusCode::kInvalidArgument);
+  EXPECT_EQ(append(2, 0, 100), StatusCode::kInvalidArgument);
+  EXPECT_EQ(append(0, 1, 100), StatusCode::kInvalidArgument);
+  EXPECT_EQ(device->Append(0, nullptr, 1, 9, nullptr, nullptr, DeviceIo::kF32, *stream_).code(),
+            StatusCode::kInvalidArgument);
 }
 
 // Axes that presets do not name.

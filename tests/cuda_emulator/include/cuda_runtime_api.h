@@ -7,6 +7,7 @@ using cudaStream_t = void*;
 using cudaError_t = int;
 struct cudaFuncAttributes {
   size_t sharedSizeBytes = 0;
+  int ptxVersion = 0;
 };
 enum {
   cudaFuncAttributeMaxDynamicSharedMemorySize,

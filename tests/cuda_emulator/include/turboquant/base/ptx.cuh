@@ -51,6 +51,10 @@ inline void MmaS8U8(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b
                     const int (&c)[4]) {
   Mma<32, 4>(d, {{a[0], a[1], a[2], a[3]}, {b0, b1}}, c, SignedByte, UnsignedByte);
 }
+inline void MmaU8S8(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                    const int (&c)[4]) {
+  Mma<32, 4>(d, {{a[0], a[1], a[2], a[3]}, {b0, b1}}, c, UnsignedByte, SignedByte);
+}
 inline void MmaS8S8Half(int (&d)[4], uint32_t a0, uint32_t a1, uint32_t b, const int (&c)[4]) {
   Mma<16, 4>(d, {{a0, a1, 0, 0}, {b, 0}}, c, SignedByte, SignedByte);
 }
