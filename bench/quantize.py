@@ -11,6 +11,8 @@ manuals and of the end of the Bible; scored are other manuals and the Bible's be
 llama-quantize keeps the embeddings, which are the head too, in Q8_0, and so does `tq quantize`, so
 that the types are the same and only the choice of scales and codes differs (with importance
 llama-quantize puts the first eighth of ffn_down into the type with a minimum: 0.2 % more bytes).
+With any types at the same bytes: tq-budget chooses each tensor's by the KL that it was seen to cost;
+llama-mixed is llama-quantize's Q4_K_S (Q5_0 where rows are no multiple of 256) with Q5_0 embeddings.
 llama-perplexity scores files of both on one window, and of ours `tq eval kld --cut llama` does: they
 must open there and score the same. FOLDER keeps models and scores: with --rows a run stops after so
 many new scores and writes those there are; the next one goes on.
@@ -33,6 +35,10 @@ WAYS = {
     "tq-plain": {"tool": "tq", "calibration": "none", "embeddings": "Q8_0"},
     "tq-importance": {"tool": "tq", "calibration": "importance", "embeddings": "Q8_0"},
     "tq-feedback": {"tool": "tq", "calibration": "importance and feedback", "embeddings": "Q8_0"},
+    "llama-mixed": {"name": "Q4_K_S", "tool": "llama.cpp", "calibration": "importance",
+                    "embeddings": "Q5_0"},
+    "tq-budget": {"name": "int4", "tool": "tq", "calibration": "importance, types by measured KL",
+                  "embeddings": "by measured KL"},
     "tq-small": {"tool": "tq", "calibration": "importance", "embeddings": "as the rest"},
 }
 
@@ -124,12 +130,15 @@ class Bench:
         source, llama = self.options.source, self.options.llama
         if way.startswith("llama"):
             weighted = []
-            if way == "llama-imatrix":
+            if way != "llama-plain":
                 imatrix = self.keep / "imatrix.gguf"
                 if not imatrix.exists():
                     run(llama / "llama-imatrix", "-m", source, "-f", self.calibration, "-o",
                         imatrix, "-c", 512, "--chunks", CALIBRATION_TOKENS // 512, "-t", 2)
                 weighted = ["--imatrix", imatrix]
+            if way == "llama-mixed":
+                weighted += ["--token-embedding-type", "q5_0"]
+                name = WAYS[way]["name"]
             run(llama / "llama-quantize", *weighted, source, path, name, 2)
             return
         more = []
@@ -137,9 +146,14 @@ class Bench:
             more = ["--data", self.calibration, "--held-out-share", 0, "--context", 512,
                     "--calibration-tokens", CALIBRATION_TOKENS, "--eval-tokens", 0,
                     "--feedback-columns", 2048 if way == "tq-feedback" else 0]
-        embeddings = "Q8_0" if WAYS[way]["embeddings"] == "Q8_0" else name
-        run(TQ, "quantize", source, "--to", name, "--embeddings", embeddings, "--out", path,
-            "--quiet", *more)
+        if way == "tq-budget":  # the bytes of tq-importance
+            twin = json.loads(output(str(TQ), "info", str(self.keep / f"tq-importance-{name}.gguf"),
+                                     "--json"))
+            chosen = ["--to", "int4", "--budget", twin["quantize"]["bits_per_weight"]]
+        else:
+            embeddings = "Q8_0" if WAYS[way]["embeddings"] == "Q8_0" else name
+            chosen = ["--to", name, "--embeddings", embeddings]
+        run(TQ, "quantize", source, *chosen, "--out", path, "--quiet", *more)
 
     def one_window(self):
         """What llama-perplexity says of the files whose tensors have the same types, and what we

@@ -300,9 +300,13 @@ Result<int> Run(Flags flags) {
       (flags.quick ? " --quick"
                    : flags.generate.CommandLine() +
                          fmt::format(" --context {} --windows {}", flags.context, flags.windows));
-  TQ_RETURN_IF_ERROR(
-      PrintTask(flags, responders, command,
-                {title, SuiteJson(result), SuiteSection(result), SuiteText(result)}));
+  std::string text = SuiteText(result);
+  if (result.count.failed > 0 && responders.loaded() != nullptr) {
+    text += StrCat("Next: tq eval blame --kv ", responders.candidates().front()->name(),
+                   " names the layers and heads that cost the most.\n");
+  }
+  TQ_RETURN_IF_ERROR(PrintTask(flags, responders, command,
+                               {title, SuiteJson(result), SuiteSection(result), std::move(text)}));
   // A run that checked nothing is no proof of anything.
   return result.count.failed == 0 && result.count.passed > 0 ? kDone : kCheckFailed;
 }
