@@ -42,6 +42,8 @@ PrefillHead MakeHead(const DeviceCache& cache, int layer, int head) {
   h.record_offset = static_cast<uint32_t>(view.record_offset);
   h.side_offset = static_cast<uint32_t>(view.side_offset);
   h.open_offset = static_cast<uint32_t>(view.open_offset);
+  h.record_bytes = static_cast<uint32_t>(l.record.bytes);
+  h.open_bytes = static_cast<uint32_t>(l.open.bytes);
   h.k_scales = static_cast<uint32_t>(l.record.k_scales);
   h.v_scales = static_cast<uint32_t>(l.record.v_scales);
   h.v_codes = static_cast<uint32_t>(l.record.v_codes);

@@ -133,8 +133,8 @@ __global__ void __launch_bounds__(PrefillShape<kDim>::kThreads, 1)
       QueryKeys<kDim, kBlocks * 8>(digits, stage.k, lane, sums);
       const float scale[2] = {q.code_scale[first_row + r], q.code_scale[first_row + r + 8]};
       uint32_t weights[kBlocks * 2][4];
-      SealedPrefillWeights(stage, rows, block, scale, head.v_unit, sums, lane, &state, weights,
-                           unit_of);
+      SealedPrefillWeights(NoTurns(), stage, rows, block, scale, head.v_unit, sums, lane, &state,
+                           weights, unit_of);
       WeightValues<kDim, kBlocks * 2>(weights, stage.v, unit_of, lane, &state);
     } else {
       rows.begin = block, rows.end = block + 1;

@@ -1,11 +1,12 @@
 // The prefill kernel of compute capability 9.0, head_dim 128: see prefill_cuda.cu for the idea and
 // the arithmetic, which are the same.
 //
-// A warpgroup fills a ring of stages, from codes in memory to bytes in shared memory, ordered as
-// wgmma reads them. Two warpgroups have a unit each and go through the stages on their own, so that
-// one is at its products while the other is at its softmax step. Operands A, the digits of queries
-// and of weights, are in registers; a product of 64 rows x 128 tokens or channels reads a stage
-// once.
+// A warpgroup fills a ring of stages with bytes, ordered as wgmma reads them, from records that
+// bulk copies have brought to shared memory. Two warpgroups have a unit each and go through the
+// stages on their own, so that one is at its products while others are at their softmax step.
+// Operands A, the digits of queries and of weights, are in registers. Values are taken in two
+// halves of the channels, as sums of all would not fit beside the state in the registers of so many
+// threads.
 #include <cuda_runtime_api.h>
 
 #include "turboquant/attention/prefill_entry.h"
@@ -22,159 +23,242 @@ constexpr int kBlocks = 2;
 constexpr int kUnits = 2;
 constexpr int kStages = 3;
 constexpr int kThreads = 128 * (kUnits + 1);
-constexpr int kFillRegisters = 88, kUnitRegisters = 208;
+constexpr int kFillRegisters = 56, kUnitRegisters = 224;
+// Of data that other thread blocks read too: the default of createpolicy.
+constexpr uint64_t kSharedPolicy = 0x1000000000000000ull;  // evict_normal
+constexpr int kFillBarrier = kUnits + 1;                   // and 1 to kUnits of the units
+
+// What a step has in memory: two records and their side infos, or the open part of a block.
+constexpr size_t kSideBytesEach = 16;
+constexpr HeadFormat kLargestFormat = {
+    .k = {.type = ValueType::kInt, .bits = 4, .scale = ScaleType::kLog8},
+    .v = {.type = ValueType::kInt, .bits = 4, .scale = ScaleType::kLog8}};
+struct alignas(128) PackedStep {
+  union {
+    uint8_t records[kBlocks][RecordLayout::For(kLargestFormat, kDim).bytes];
+    uint8_t open[OpenLayout::For(kLargestFormat, RecentType::kQ8, kDim).bytes];
+  };
+  uint8_t sides[kBlocks][kSideBytesEach];
+};
 
 using Stage = PrefillStage<kDim, kBlocks>;
 struct HopperShared {
   Stage stage[kStages];
-  PrefillQueries<kDim> q[kUnits];
-  float out[4 * kUnits][kPrefillOutBytes<kDim> / sizeof(float)];
+  PackedStep packed[kStages];
+  PrefillQueries<kDim> q[kUnits];  // at the end the rows on their way out
   float log8[256];
-  uint64_t full[kStages], empty[kStages];
+  PrefillSteps<kBlocks> steps;
+  PrefillUnit units[kUnits];
+  float zero;
+  uint64_t full[kStages], empty[kStages], arrived[kStages];
 };
+static_assert(sizeof(PrefillQueries<kDim>) >= 4 * kPrefillOutBytes<kDim>);
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 // ---- Filling stages -----------------------------------------------------------------------------
 
-// What a warp of the four reads of a step, ahead of its use. Sealed: one side of one block. Open:
-// half of one side, warps 0 and 1 the scales.
-struct Ahead {
-  uint4 words[8];
-  uint32_t scales[2];  // of two tokens; sealed: codes, bases
-  bool any;
-};
-
-__device__ __forceinline__ void LoadAhead(const PrefillParams& p, const PrefillTile& t,
-                                          const PrefillHead& head,
-                                          const PrefillSteps<kBlocks>& steps, int step, int warp,
-                                          int lane, Ahead* a) {
-  a->any = false;
-  if (step >= steps.count) return;
-  const bool is_v = warp % 2 == 1;
+// Asks for what a step reads; one thread.
+__device__ __forceinline__ void CopyStep(const PrefillParams& p, const PrefillTile& t,
+                                         const PrefillHead& head,
+                                         const PrefillSteps<kBlocks>& steps, int step,
+                                         PackedStep* to, uint32_t barrier) {
   const int64_t row = static_cast<int64_t>(t.sequence) * p.table_stride;
   const int first = steps.BlockOf(step);
-  const uint4* from;
-  int loads;
-  if (steps.IsSealed(step)) {
-    const int block = first + warp / 2;
-    if (block < steps.sealed_begin || block >= steps.sealed_end) return;
-    const int64_t slot = __ldg(p.sealed_table + row + block);
-    const uint8_t* const record =
-        p.sealed + static_cast<uint64_t>(slot) * p.sealed_stride + head.record_offset;
-    const DecodeCodes kind = is_v ? head.v_kind : head.k_kind;
-    loads = 2 * (kind == DecodeCodes::kTable4 ? 4 : kind == DecodeCodes::kTable3 ? 3 : 2);
-    from = reinterpret_cast<const uint4*>(record + (is_v ? head.v_codes : 0));
-    a->scales[0] = __ldg(
-        reinterpret_cast<const uint16_t*>(record + (is_v ? head.v_scales : head.k_scales)) + lane);
-    a->scales[1] = __ldg(reinterpret_cast<const uint32_t*>(
-        p.sides + static_cast<uint64_t>(slot) * p.side_stride + head.side_offset));
-  } else {
+  const auto copy = [&](void* target, const uint8_t* from, uint32_t bytes) {
+    ptx::BulkCopy(ptx::SharedAddress(target), from, bytes, barrier, kSharedPolicy);
+  };
+  if (!steps.IsSealed(step)) {
     const int64_t slot = __ldg(p.open_table + row + first);
-    const uint8_t* const open =
-        p.open + static_cast<uint64_t>(slot) * p.open_stride + head.open_offset;
-    from = reinterpret_cast<const uint4*>(open + (is_v ? head.open_v_values : 0)) +
-           warp / 2 * (8 * 32);
-    loads = 8;
-    const auto* const scales =
-        reinterpret_cast<const uint32_t*>(open + (is_v ? head.open_v_scales : head.open_k_scales));
-    a->scales[0] = __ldg(scales + lane), a->scales[1] = __ldg(scales + lane + 32);
-  }
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    if (i < loads) a->words[i] = __ldg(from + i * 32 + lane);
-  }
-  a->any = true;
-}
-
-__device__ __forceinline__ void StoreAhead(const PrefillTile& t, const PrefillHead& head,
-                                           const PrefillSteps<kBlocks>& steps, int step,
-                                           const float* log8, int warp, int lane, const Ahead& a,
-                                           Stage* stage) {
-  const bool is_v = warp % 2 == 1;
-  float* const scales = is_v ? stage->v_scale : stage->k_scale;
-  constexpr auto kCores = PrefillOrder::kCores;
-  if (steps.IsSealed(step)) {
-    const int b = warp / 2;
-    const int r = lane / 4, at = b * kPageLen + 16 * (lane % 4) + 4 * (r / 2) + r % 2;
-    if (!a.any) {  // of no unit; but numbers, as they are multiplied
-      scales[at] = scales[at + 2] = 0;
-      if (is_v && lane == 0) stage->v_base[b] = 0;
-      return;
-    }
-    const float base = is_v ? 1.f : __uint_as_float(a.scales[1] << 16);
-    scales[at] = log8[a.scales[0] & 255] * base;
-    scales[at + 2] = log8[a.scales[0] >> 8] * base;
-    if (is_v && lane == 0) stage->v_base[b] = __uint_as_float(a.scales[1] & 0xffff0000u);
-    OfCodeKind(is_v ? head.v_kind : head.k_kind, [&]<DecodeCodes kKind>() {
-      const DecodeTable& table = is_v ? head.v_table : head.k_table;
-#pragma unroll
-      for (int group = 0; group < 2; ++group) {
-        const uint4* const words = a.words + group * BitsOf(kKind);
-        if (is_v) {
-          StorePrefillLevels<Side::kV, kCores, kDim, kBlocks, kKind>(words, b, group, table, lane,
-                                                                     stage->v);
-        } else {
-          StorePrefillLevels<Side::kK, kCores, kDim, kBlocks, kKind>(words, b, group, table, lane,
-                                                                     stage->k);
-        }
-      }
-    });
+    ptx::BarrierExpect(barrier, head.open_bytes);
+    copy(to->open, p.open + static_cast<uint64_t>(slot) * p.open_stride + head.open_offset,
+         head.open_bytes);
     return;
   }
-  const int group = warp / 2;
-  if (is_v) {
-    StorePrefillLevels<Side::kV, kCores, kDim, kBlocks, DecodeCodes::kInt8>(
-        a.words, 0, group, head.v_table, lane, stage->v);
-  } else {
-    StorePrefillLevels<Side::kK, kCores, kDim, kBlocks, DecodeCodes::kInt8>(
-        a.words, 0, group, head.k_table, lane, stage->k);
-  }
-  if (group > 0) return;
-  const int end = t.first_pos + t.num_tokens - steps.BlockOf(step) * kPageLen;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int token = lane + 32 * i, r = token % 8;
-    scales[token / 16 * 16 + 4 * (r / 2) + token / 8 % 2 * 2 + r % 2] =
-        token < end ? __uint_as_float(a.scales[i]) : 0.f;  // rows behind have not been written
+  const int begin = max(first, steps.sealed_begin), end = min(first + kBlocks, steps.sealed_end);
+  ptx::BarrierExpect(barrier, static_cast<uint32_t>(end - begin) *
+                                  (head.record_bytes + static_cast<uint32_t>(kSideBytesEach)));
+  for (int block = begin; block < end; ++block) {
+    const uint64_t slot = static_cast<uint64_t>(__ldg(p.sealed_table + row + block));
+    copy(to->records[block - first], p.sealed + slot * p.sealed_stride + head.record_offset,
+         head.record_bytes);
+    copy(to->sides[block - first], p.sides + slot * p.side_stride + head.side_offset,
+         kSideBytesEach);
   }
 }
+
+// Where the cores of a side lie: bytes from a fragment's to that of the next 16 rows, of the next
+// 32 of depth.
+struct CoreSteps {
+  uint32_t row, depth;
+};
+constexpr uint32_t kCoreBytes = 128;
+constexpr uint32_t kDepthBytes = 16 * kCoreBytes;  // 128 tokens or channels are 16 cores
+static_assert(Stage::kTokens == 128 && kDim == 128);
+
+// 8 fragments of a lane's stream: two 16 rows of four of depth each (K), or the other way round
+// (V): `low` is the step of the first two bits of a fragment's number, `high` that of the third.
+template <DecodeCodes kKind>
+__device__ __forceinline__ void StoreGroup(const uint8_t* codes, int group,
+                                           const DecodeTable& table, uint32_t low, uint32_t high,
+                                           int lane, uint8_t* to) {
+  constexpr int kLoads = kKind == DecodeCodes::kInt8 ? 8 : BitsOf(kKind);
+  uint4 words[kLoads];
+#pragma unroll
+  for (int i = 0; i < kLoads; ++i) {
+    words[i] = reinterpret_cast<const uint4*>(codes)[(group * kLoads + i) * 32 + lane];
+  }
+#pragma unroll
+  for (int f = 0; f < 8; ++f) {
+    uint32_t a[4];
+    PrefillLevels<kKind>(words, f, table, a);
+    uint8_t* const at = to + f % 4 * low + f / 4 * high;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      *reinterpret_cast<uint32_t*>(at + (i >> 1) * kDepthBytes + (i & 1) * kCoreBytes) = a[i];
+    }
+  }
+}
+
+// The share of a warp of four. Sealed: one side of one block. Open: half of one side.
+__device__ __forceinline__ void FillStage(const PrefillTile& t, const PrefillHead& head,
+                                          const PrefillSteps<kBlocks>& steps, int step,
+                                          const PackedStep& packed, const float* log8, int warp,
+                                          int lane, Stage* stage) {
+  const bool is_v = warp % 2 == 1;
+  const int half = warp / 2, first = steps.BlockOf(step);
+  float* const scales = is_v ? stage->v_scale : stage->k_scale;
+  // Fragments of K follow each other in depth, then in rows; those of V in rows, then in depth.
+  const uint32_t low = is_v ? 2 * kCoreBytes : 2 * kDepthBytes;
+  const uint32_t high = is_v ? 2 * kDepthBytes : 2 * kCoreBytes;
+  const uint32_t next_group = is_v ? 8 * kCoreBytes : 4 * kCoreBytes;
+  uint8_t* const to = (is_v ? stage->v : stage->k) + lane * 4;
+  if (!steps.IsSealed(step)) {
+    StoreGroup<DecodeCodes::kInt8>(packed.open + (is_v ? head.open_v_values : 0), half,
+                                   head.k_table, low, high, lane, to + half * next_group);
+    if (half > 0) return;
+    const auto* const from = reinterpret_cast<const float*>(
+        packed.open + (is_v ? head.open_v_scales : head.open_k_scales));
+    const int end = t.first_pos + t.num_tokens - first * kPageLen;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int token = lane + 32 * i, r = token % 8;
+      scales[token / 16 * 16 + 4 * (r / 2) + token / 8 % 2 * 2 + r % 2] =
+          token < end ? from[token] : 0.f;  // rows behind have not been written
+    }
+    return;
+  }
+  const int r = lane / 4, at = half * kPageLen + 16 * (lane % 4) + 4 * (r / 2) + r % 2;
+  const auto counts = [&](int block) {
+    return block >= steps.sealed_begin && block < steps.sealed_end;
+  };
+  if (!counts(first + half)) {  // of no unit; but numbers, as they are multiplied
+    scales[at] = scales[at + 2] = 0;
+    if (is_v) stage->v_digit[at] = stage->v_digit[at + 2] = 0;
+    if (is_v && lane == 0) stage->v_base[half] = 0;
+    return;
+  }
+  const uint8_t* const record = packed.records[half];
+  const uint32_t codes =
+      reinterpret_cast<const uint16_t*>(record + (is_v ? head.v_scales : head.k_scales))[lane];
+  const uint32_t bases = *reinterpret_cast<const uint32_t*>(packed.sides[half]);
+  const float first_scale = log8[codes & 255], second_scale = log8[codes >> 8];
+  if (is_v) {
+    const float base = __uint_as_float(bases & 0xffff0000u);
+    float top = base;
+    if (counts(first + 1 - half)) {
+      top = fmaxf(top, __uint_as_float(*reinterpret_cast<const uint32_t*>(packed.sides[1 - half]) &
+                                       0xffff0000u));
+    }
+    const float digit = PrefillVDigit(base, top);
+    scales[at] = first_scale, scales[at + 2] = second_scale;
+    stage->v_digit[at] = first_scale * digit, stage->v_digit[at + 2] = second_scale * digit;
+    if (lane == 0) stage->v_base[half] = base;
+  } else {
+    const float base = __uint_as_float(bases << 16);
+    scales[at] = first_scale * base, scales[at + 2] = second_scale * base;
+  }
+  const DecodeTable table = is_v ? head.v_table : head.k_table;
+  const uint8_t* const from = record + (is_v ? head.v_codes : 0);
+  uint8_t* const block_to = to + half * (is_v ? 4 * kDepthBytes : 8 * kCoreBytes);
+  OfCodeKind(is_v ? head.v_kind : head.k_kind, [&]<DecodeCodes kKind>() {
+#pragma unroll 1
+    for (int group = 0; group < 2; ++group) {
+      StoreGroup<kKind>(from, group, table, low, high, lane, block_to + group * next_group);
+    }
+  });
+}
+
+// ---- Turns --------------------------------------------------------------------------------------
+
+// Warpgroups take turns at exponentials, which have a unit of their own: left alone, they fall into
+// step, and then all want the same unit at the same time.
+struct Turns {
+  int which;
+  bool is_last;   // nobody waits for the end
+  uint32_t zero;  // address of a 0 in shared memory: makes what follows wait for it
+
+  __device__ __forceinline__ void Start() const {
+    if (which == kUnits - 1) Pass(0);
+  }
+  __device__ __forceinline__ float Begin() const {
+    float x;
+    asm volatile("bar.sync %1, 256;\nld.volatile.shared.f32 %0, [%2];"
+                 : "=f"(x)
+                 : "r"(1 + which), "r"(zero)
+                 : "memory");
+    return x;
+  }
+  __device__ __forceinline__ void End(float sum) const {
+    if (!is_last) Pass(sum < 0 ? 8 : 0);  // never: but it is known only when the sum is
+  }
+
+ private:
+  __device__ __forceinline__ void Pass(int more) const {
+    asm volatile("bar.arrive %0, 256;" ::"r"(1 + (which + 1) % kUnits + more) : "memory");
+  }
+};
 
 // ---- Products -----------------------------------------------------------------------------------
 
-constexpr uint32_t kKeyDepth = Stage::kTokens / 8 * 128;  // bytes from 16 channels to the next
-constexpr uint32_t kValueDepth = kDim / 8 * 128;          // bytes from 16 tokens to the next
-
 // sums of 64 rows x kTiles tiles of 8 tokens.
 template <int kTiles>
-__device__ __forceinline__ void QueryKeys(const uint32_t (&q)[kDim / 32][4], uint32_t k,
+__device__ __forceinline__ void QueryKeys(const uint8_t* digits, uint32_t k, int warp, int lane,
                                           int (&sums)[kTiles][4]) {
+  uint32_t q[kDim / 32][4];
+  LoadQueryFragments<kDim>(digits, warp, lane, q);
   ptx::WgmmaFence();
 #pragma unroll
   for (int j = 0; j < kDim / 32; ++j) {
-    ptx::WgmmaS8S8(sums, q[j], ptx::MatrixDescriptor(k + 2 * j * kKeyDepth, kKeyDepth), j > 0);
+    ptx::WgmmaS8S8(sums, q[j], ptx::MatrixDescriptor(k + 2 * j * kDepthBytes, kDepthBytes), j > 0);
   }
   ptx::WgmmaCommit();
+  ptx::WgmmaWait<0>();
 }
-// sums of 64 rows x channels, kSteps times 32 tokens.
+// o += unit x (weights x values), kSteps times 32 tokens; half of the channels at a time.
 template <int kSteps>
 __device__ __forceinline__ void WeightValues(const uint32_t (&weights)[kSteps][4], uint32_t v,
-                                             int (&sums)[kDim / 8][4]) {
-  ptx::WgmmaFence();
+                                             const float (&unit)[2], PrefillState<kDim>* state) {
 #pragma unroll
-  for (int s = 0; s < kSteps; ++s) {
-    ptx::WgmmaU8S8(sums, weights[s], ptx::MatrixDescriptor(v + 2 * s * kValueDepth, kValueDepth),
-                   s > 0);
-  }
-  ptx::WgmmaCommit();
-}
-__device__ __forceinline__ void AddValues(const int (&sums)[kDim / 8][4], const float (&unit)[2],
-                                          PrefillState<kDim>* state) {
+  for (int half = 0; half < 2; ++half) {
+    int sums[kDim / 16][4];
+    ptx::WgmmaFence();
 #pragma unroll
-  for (int j = 0; j < kDim / 8; ++j) {
+    for (int s = 0; s < kSteps; ++s) {
+      ptx::WgmmaU8S8(
+          sums, weights[s],
+          ptx::MatrixDescriptor(v + half * 8 * kCoreBytes + 2 * s * kDepthBytes, kDepthBytes),
+          s > 0);
+    }
+    ptx::WgmmaCommit();
+    ptx::WgmmaWait<0>();
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      state->o[j][i] = fmaf(static_cast<float>(sums[j][i]), unit[i / 2], state->o[j][i]);
+    for (int j = 0; j < kDim / 16; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float& o = state->o[half * (kDim / 16) + j][i];
+        o = fmaf(static_cast<float>(sums[j][i]), unit[i / 2], o);
+      }
     }
   }
 }
@@ -189,39 +273,52 @@ __global__ void __launch_bounds__(kThreads, 1)
   const PrefillTile tile = p.tiles[blockIdx.x / p.num_kv_heads];
   const int kv_head = static_cast<int>(blockIdx.x) % p.num_kv_heads;
   const PrefillHead& head = p.heads[kv_head];
-  PrefillUnit units[kUnits];
-#pragma unroll
-  for (int i = 0; i < kUnits; ++i) units[i] = PrefillUnitOf(p, tile, i);
-  PrefillSteps<kBlocks> steps;
-  steps.Set(units);
   if (threadIdx.x < 256) sh.log8[threadIdx.x] = p.log8[threadIdx.x];
   if (threadIdx.x == 0) {
+    sh.zero = 0;
+    PrefillUnit units[kUnits];
+#pragma unroll
+    for (int i = 0; i < kUnits; ++i) sh.units[i] = units[i] = PrefillUnitOf(p, tile, i);
+    PrefillSteps<kBlocks> all;
+    all.Set(units);
+    sh.steps = all;
 #pragma unroll
     for (int i = 0; i < kStages; ++i) {
       ptx::BarrierInit(ptx::SharedAddress(&sh.full[i]), 128);
       ptx::BarrierInit(ptx::SharedAddress(&sh.empty[i]), 4 * kUnits);
+      ptx::BarrierInit(ptx::SharedAddress(&sh.arrived[i]), 1);
     }
     ptx::FenceBulkCopy();
   }
   __syncthreads();
+  const PrefillSteps<kBlocks>& steps = sh.steps;
   if (warp < 4) {
     ptx::LowerRegisters<kFillRegisters>();
-    Ahead ahead;
-    LoadAhead(p, tile, head, steps, 0, warp, lane, &ahead);
+    if (threadIdx.x == 0) {
+      for (int step = 0; step < min(kStages, steps.count); ++step) {
+        CopyStep(p, tile, head, steps, step, &sh.packed[step],
+                 ptx::SharedAddress(&sh.arrived[step]));
+      }
+    }
     int at = 0;
-    uint32_t parity = 1;
+    uint32_t parity = 0;
     for (int step = 0; step < steps.count; ++step) {
-      ptx::BarrierWait(ptx::SharedAddress(&sh.empty[at]), parity);
-      StoreAhead(tile, head, steps, step, sh.log8, warp, lane, ahead, &sh.stage[at]);
-      ptx::FenceBulkCopy();  // wgmma reads it
+      ptx::BarrierWait(ptx::SharedAddress(&sh.arrived[at]), parity);
+      ptx::BarrierWait(ptx::SharedAddress(&sh.empty[at]), parity ^ 1);
+      FillStage(tile, head, steps, step, sh.packed[at], sh.log8, warp, lane, &sh.stage[at]);
+      ptx::FenceBulkCopy();  // wgmma reads it; and the next copy follows these reads
       ptx::BarrierArrive(ptx::SharedAddress(&sh.full[at]));
-      LoadAhead(p, tile, head, steps, step + 1, warp, lane, &ahead);
+      ptx::SyncWarpgroup(kFillBarrier);
+      if (threadIdx.x == 0 && step + kStages < steps.count) {
+        CopyStep(p, tile, head, steps, step + kStages, &sh.packed[at],
+                 ptx::SharedAddress(&sh.arrived[at]));
+      }
       if (++at == kStages) at = 0, parity ^= 1;
     }
   } else {
     ptx::RaiseRegisters<kUnitRegisters>();
-    const int which = warp / 4 - 1, first_row = warp % 4 * 16;
-    const PrefillUnit unit = which == 0 ? units[0] : units[1];
+    const int which = warp / 4 - 1, in_unit = warp % 4, first_row = in_unit * 16;
+    const PrefillUnit& unit = sh.units[which];
     PrefillQueries<kDim>& q = sh.q[which];
     PreparePrefillQueries<kDim>(p, tile, unit, head, kv_head, first_row, lane, &q);
     __syncwarp();
@@ -231,8 +328,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     rows.sliding_window = p.sliding_window;
     PrefillState<kDim> state;
     state.Reset();
-    const float code_scale[2] = {q.code_scale[first_row + r], q.code_scale[first_row + r + 8]};
     const float v_unit = head.v_unit;
+    Turns turns = {which, false, ptx::SharedAddress(&sh.zero)};
+    turns.Start();
     int at = 0;
     uint32_t parity = 0;
     for (int step = 0; step < steps.count; ++step) {
@@ -242,49 +340,43 @@ __global__ void __launch_bounds__(kThreads, 1)
       const bool sealed = steps.IsSealed(step);
       const int block = steps.BlockOf(step);
       float unit_of[2];
-      int products[kDim / 8][4];
-      uint32_t digits[kDim / 32][4];
+      turns.is_last = which == kUnits - 1 && step + 1 == steps.count;
       const bool takes_part = TakesPart<kBlocks>(unit, sealed, block);
-      if (takes_part && sealed) {
+      if (!takes_part || !sealed) turns.End(turns.Begin());
+      if (!takes_part) {
+      } else if (sealed) {
         rows.begin = unit.sealed_begin, rows.end = unit.sealed_end;
         rows.special = p.softcap > 0 || p.sliding_window > 0 || block < rows.begin ||
                        block + kBlocks > rows.end;
-        LoadQueryFragments<kDim>(q.code, warp % 4, lane, digits);
         int sums[kBlocks * 8][4];
-        QueryKeys(digits, k, sums);
-        ptx::WgmmaWait<0>();
+        QueryKeys(q.code, k, in_unit, lane, sums);
+        const float scale[2] = {q.code_scale[first_row + r], q.code_scale[first_row + r + 8]};
         uint32_t weights[kBlocks * 2][4];
-        SealedPrefillWeights(stage, rows, block, code_scale, v_unit, sums, lane, &state, weights,
+        SealedPrefillWeights(turns, stage, rows, block, scale, v_unit, sums, lane, &state, weights,
                              unit_of);
-        WeightValues(weights, v, products);
-        ptx::WgmmaWait<0>();
-      } else if (takes_part) {
+        WeightValues(weights, v, unit_of, &state);
+      } else {
         rows.begin = block, rows.end = block + 1;
         rows.special = p.softcap > 0 || p.sliding_window > 0 || block == unit.block;
         int high[8][4], low[8][4];
-        LoadQueryFragments<kDim>(q.high, warp % 4, lane, digits);
-        QueryKeys(digits, k, high);
-        ptx::WgmmaWait<0>();
-        LoadQueryFragments<kDim>(q.low, warp % 4, lane, digits);
-        QueryKeys(digits, k, low);
-        ptx::WgmmaWait<0>();
+        QueryKeys(q.high, k, in_unit, lane, high);
+        QueryKeys(q.low, k, in_unit, lane, low);
         const float scale[2] = {q.row_scale[first_row + r], q.row_scale[first_row + r + 8]};
         uint32_t high_weights[2][4], low_weights[2][4];
         OpenPrefillWeights(stage, rows, block, scale, high, low, lane, &state, high_weights,
                            low_weights, unit_of);
-        WeightValues(high_weights, v, products);
-        ptx::WgmmaWait<0>();
         const float high_unit[2] = {256 * unit_of[0], 256 * unit_of[1]};
-        AddValues(products, high_unit, &state);
-        WeightValues(low_weights, v, products);
-        ptx::WgmmaWait<0>();
+        WeightValues(high_weights, v, high_unit, &state);
+        WeightValues(low_weights, v, unit_of, &state);
       }
       __syncwarp();
       if (lane == 0) ptx::BarrierArrive(ptx::SharedAddress(&sh.empty[at]));
-      if (takes_part) AddValues(products, unit_of, &state);
       if (++at == kStages) at = 0, parity ^= 1;
     }
-    WritePrefillRows<kDim>(p, tile, unit, head, kv_head, first_row, lane, state, sh.out[warp - 4]);
+    ptx::SyncWarpgroup(kFillBarrier + 1 + which);
+    WritePrefillRows<kDim>(p, tile, unit, head, kv_head, first_row, lane, state,
+                           reinterpret_cast<float*>(reinterpret_cast<uint8_t*>(&q) +
+                                                    in_unit * kPrefillOutBytes<kDim>));
   }
 #endif
 }

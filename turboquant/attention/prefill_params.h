@@ -11,7 +11,8 @@ namespace tq {
 // 7 bits of a level, which a shift to the left makes twice the level.
 struct PrefillHead {
   uint32_t record_offset = 0, side_offset = 0, open_offset = 0;  // in the layer's part of a slot
-  uint32_t k_scales = 0, v_scales = 0, v_codes = 0;              // in the record
+  uint32_t record_bytes = 0, open_bytes = 0;
+  uint32_t k_scales = 0, v_scales = 0, v_codes = 0;                  // in the record
   uint32_t open_k_scales = 0, open_v_values = 0, open_v_scales = 0;  // in the open part
   DecodeCodes k_kind = DecodeCodes::kTable4, v_kind = DecodeCodes::kTable4;
   DecodeTable k_table, v_table;

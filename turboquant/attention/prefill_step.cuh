@@ -19,10 +19,16 @@ struct alignas(128) PrefillStage {
   static constexpr int kTokens = kBlocks * kPageLen;
   uint8_t k[kTokens * kDim], v[kTokens * kDim];
   // Scales of the tokens; token 16 t + 8 h + r is number 16 t + 4 (r / 2) + 2 h + r % 2: four in a
-  // row are those of a lane. V: of sealed blocks relative to the block's base.
-  float k_scale[kTokens], v_scale[kTokens];
-  float v_base[kBlocks];
+  // row are those of a lane. V of sealed blocks: relative to the block's base; and what weights are
+  // multiplied with to be digits, if all blocks of the step count (PrefillVDigit).
+  float k_scale[kTokens], v_scale[kTokens], v_digit[kTokens];
+  float v_base[kBlocks];  // 0: no unit reads the block
 };
+
+// Of a sealed block with `base`, in a step of which the largest base that counts is `top`.
+__device__ __forceinline__ float PrefillVDigit(float base, float top) {
+  return top > 0 ? base * (255.f / top) : 0.f;
+}
 
 // Bytes of level 2 c - 3 from bytes of code c.
 __device__ __forceinline__ uint32_t InPlaceLevels(uint32_t codes) {
@@ -106,20 +112,24 @@ __device__ __forceinline__ void OfCodeKind(DecodeCodes kind, const Fn& fn) {
   }
 }
 
-// Scales of a block, by a warp. Rows from `end` on have not been written: theirs are 0.
-__device__ __forceinline__ void StoreSealedScales(const uint8_t* record, const uint8_t* side,
-                                                  const PrefillHead& head, const float* log8,
+// Scales of a sealed block, by a warp. top: the largest base of V in the step.
+__device__ __forceinline__ void StoreSealedScales(const uint8_t* record, const PrefillHead& head,
+                                                  const float* log8, uint32_t bases, float top,
                                                   int lane, float* k_scale, float* v_scale,
-                                                  float* v_base) {
-  const uint32_t bases = __ldg(reinterpret_cast<const uint32_t*>(side));
+                                                  float* v_digit) {
   const float k_base = __uint_as_float(bases << 16);
+  const float digit = PrefillVDigit(__uint_as_float(bases & 0xffff0000u), top);
   const uint32_t k2 = __ldg(reinterpret_cast<const uint16_t*>(record + head.k_scales) + lane);
   const uint32_t v2 = __ldg(reinterpret_cast<const uint16_t*>(record + head.v_scales) + lane);
   const int r = lane / 4, at = 16 * (lane % 4) + 4 * (r / 2) + r % 2;
-  k_scale[at] = log8[k2 & 255] * k_base, k_scale[at + 2] = log8[k2 >> 8] * k_base;
-  v_scale[at] = log8[v2 & 255], v_scale[at + 2] = log8[v2 >> 8];
-  if (lane == 0) *v_base = __uint_as_float(bases & 0xffff0000u);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    k_scale[at + 2 * h] = log8[k2 >> 8 * h & 255] * k_base;
+    v_scale[at + 2 * h] = log8[v2 >> 8 * h & 255];
+    v_digit[at + 2 * h] = v_scale[at + 2 * h] * digit;
+  }
 }
+// Rows from `end` on have not been written: their scales are 0.
 __device__ __forceinline__ void StoreOpenScales(const uint8_t* open, const PrefillHead& head,
                                                 int end, int lane, float* k_scale, float* v_scale) {
 #pragma unroll
@@ -168,20 +178,32 @@ __device__ __forceinline__ void FillPrefillStage(const PrefillParams& p, const P
       });
     }
     for (int b = warp; b < kBlocks; b += num_warps) {
-      const int block = first + b;
-      if (block < steps.sealed_begin || block >= steps.sealed_end) {
-        // Nobody's weights: but numbers, as they are multiplied with 0.
-        for (int i = lane; i < kPageLen; i += 32) {
-          stage->k_scale[b * kPageLen + i] = stage->v_scale[b * kPageLen + i] = 0;
+      uint32_t bases[kBlocks];
+      const uint8_t* record = nullptr;
+      float top = 0;
+#pragma unroll
+      for (int other = 0; other < kBlocks; ++other) {
+        const int block = first + other;
+        bases[other] = 0;
+        if (block < steps.sealed_begin || block >= steps.sealed_end) continue;
+        const int64_t slot = __ldg(p.sealed_table + row + block);
+        bases[other] = __ldg(reinterpret_cast<const uint32_t*>(
+            p.sides + static_cast<uint64_t>(slot) * p.side_stride + head.side_offset));
+        top = fmaxf(top, __uint_as_float(bases[other] & 0xffff0000u));
+        if (other != b) continue;
+        record = p.sealed + static_cast<uint64_t>(slot) * p.sealed_stride + head.record_offset;
+      }
+      const uint32_t own = bases[kBlocks > 1 ? b : 0];
+      if (lane == 0) stage->v_base[b] = __uint_as_float(own & 0xffff0000u);
+      if (record == nullptr) {
+        // Nobody's: but numbers, as they are multiplied.
+        for (int i = b * kPageLen + lane; i < (b + 1) * kPageLen; i += 32) {
+          stage->k_scale[i] = stage->v_scale[i] = stage->v_digit[i] = 0;
         }
-        if (lane == 0) stage->v_base[b] = 0;
         continue;
       }
-      const int64_t slot = __ldg(p.sealed_table + row + block);
-      StoreSealedScales(
-          p.sealed + static_cast<uint64_t>(slot) * p.sealed_stride + head.record_offset,
-          p.sides + static_cast<uint64_t>(slot) * p.side_stride + head.side_offset, head, log8,
-          lane, stage->k_scale + b * kPageLen, stage->v_scale + b * kPageLen, &stage->v_base[b]);
+      StoreSealedScales(record, head, log8, own, top, lane, stage->k_scale + b * kPageLen,
+                        stage->v_scale + b * kPageLen, stage->v_digit + b * kPageLen);
     }
     return;
   }
@@ -224,26 +246,38 @@ struct PrefillRows {
   bool special;  // something of this is to be done
 };
 
-// scores[j][2 h + e]: of row r + 8 h, token 8 j + 2 c + e of the step. Scores become whole.
+// scores[j][2 h + e]: of row r + 8 h, token 8 j + 2 c + e of the step.
 template <int kTokenTiles>
 __device__ __forceinline__ void MaskPrefillScores(const PrefillRows& rows, int first_block,
                                                   int lane, float (&scale)[2],
                                                   float (&scores)[kTokenTiles][4]) {
+  if (rows.softcap > 0) {
 #pragma unroll
-  for (int j = 0; j < kTokenTiles; ++j) {
-    const int block = first_block + j / 8;
+    for (int j = 0; j < kTokenTiles; ++j) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int pos = rows.first_pos + 8 * (i / 2);
-      const int key = first_block * kPageLen + 8 * j + 2 * (lane % 4) + i % 2;
-      float s = scores[j][i] * scale[i / 2];
-      if (rows.softcap > 0) s = SoftCap(s, rows.softcap);
-      const bool hidden = key > pos || block < rows.begin || block >= rows.end ||
-                          (rows.sliding_window > 0 && key <= pos - rows.sliding_window);
-      scores[j][i] = hidden ? -INFINITY : s;
+      for (int i = 0; i < 4; ++i) {
+        scores[j][i] = SoftCap(scores[j][i] * scale[i / 2], rows.softcap);
+      }
+    }
+    scale[0] = scale[1] = 1;
+  }
+  // Of the lane's first token: the keys from `lowest` to `highest` are seen.
+  const int key = first_block * kPageLen + 2 * (lane % 4);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int pos = rows.first_pos + 8 * h;
+    int lowest = rows.begin * kPageLen;
+    if (rows.sliding_window > 0) lowest = max(lowest, pos - rows.sliding_window + 1);
+    lowest -= key;
+    const int highest = min(pos, rows.end * kPageLen - 1) - key;
+#pragma unroll
+    for (int j = 0; j < kTokenTiles; ++j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        if (8 * j + e < lowest || 8 * j + e > highest) scores[j][2 * h + e] = -INFINITY;
+      }
     }
   }
-  scale[0] = scale[1] = 1;
 }
 
 // The low bytes of four floats 2^23 + digit.
@@ -253,40 +287,63 @@ __device__ __forceinline__ uint32_t PackDigits(const float (&d)[4]) {
   return __byte_perm(a, b, 0x5410);
 }
 
+// Who may exponentiate: everybody at any time.
+struct NoTurns {
+  __device__ __forceinline__ float Begin() const {
+    return 0;
+  }                                                    // what it returns is added to scores
+  __device__ __forceinline__ void End(float) const {}  // given a number >= 0
+};
+
 // Scores to weights relative to the row's largest, sums, state.
-template <int kDim, int kTokenTiles>
-__device__ __forceinline__ void PrefillWeights(const float (&scale)[2],
+template <int kDim, int kTokenTiles, typename Turns>
+__device__ __forceinline__ void PrefillWeights(const Turns& turns, const float (&scale)[2],
                                                float (&scores)[kTokenTiles][4],
                                                PrefillState<kDim>* state, float (&factor)[2]) {
-  float top[2] = {-INFINITY, -INFINITY};
-#pragma unroll
-  for (int j = 0; j < kTokenTiles; ++j) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) top[i / 2] = fmaxf(top[i / 2], scores[j][i]);
-  }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) top[i] = fmaxf(QuadMax(top[i]) * scale[i], kSmallest);
-  float sum[2] = {};
+  // Short chains: few warps are there to hide how long an instruction takes.
+  constexpr int kChains = 4;
+  float top[2], tops[2][kChains], sums[2][kChains];
 #pragma unroll
   for (int j = 0; j < kTokenTiles; ++j) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      scores[j][i] = ptx::Exp2(fmaf(scores[j][i], scale[i / 2], -top[i / 2]));
-      sum[i / 2] += scores[j][i];
+      float& t = tops[i / 2][2 * (j % 2) + i % 2];
+      t = j < 2 ? scores[j][i] : fmaxf(t, scores[j][i]);
     }
   }
-  state->Raise(top, factor);
 #pragma unroll
-  for (int i = 0; i < 2; ++i) state->l[i] = fmaf(sum[i], factor[i], state->l[i]);
+  for (int i = 0; i < 2; ++i) {
+    top[i] = fmaxf(fmaxf(tops[i][0], tops[i][1]), fmaxf(tops[i][2], tops[i][3]));
+    top[i] = fmaxf(QuadMax(top[i]) * scale[i], kSmallest);
+  }
+  state->Raise(top, factor);
+  const float zero = turns.Begin();
+  const float down[2] = {zero - top[0], zero - top[1]};
+#pragma unroll
+  for (int j = 0; j < kTokenTiles; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      scores[j][i] = ptx::Exp2(fmaf(scores[j][i], scale[i / 2], down[i / 2]));
+      float& sum = sums[i / 2][2 * (j % 2) + i % 2];
+      sum = j < 2 ? scores[j][i] : sum + scores[j][i];
+    }
+  }
+  float sum[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    sum[i] = (sums[i][0] + sums[i][1]) + (sums[i][2] + sums[i][3]);
+    state->l[i] = fmaf(sum[i], factor[i], state->l[i]);
+  }
+  turns.End(sum[0] + sum[1]);
 }
 
 // A step of sealed blocks: integer sums of QK to operand A of PV, weights of 8 bits relative to the
 // row's largest and the largest V base; unit: of a digit times a level, by row.
-template <int kDim, int kBlocks>
+template <int kDim, int kBlocks, typename Turns>
 __device__ __forceinline__ void SealedPrefillWeights(
-    const PrefillStage<kDim, kBlocks>& stage, const PrefillRows& rows, int first_block,
-    const float (&row_scale)[2], float v_unit, const int (&sums)[kBlocks * 8][4], int lane,
-    PrefillState<kDim>* state, uint32_t (&weights)[kBlocks * 2][4], float (&unit)[2]) {
+    const Turns& turns, const PrefillStage<kDim, kBlocks>& stage, const PrefillRows& rows,
+    int first_block, const float (&row_scale)[2], float v_unit, const int (&sums)[kBlocks * 8][4],
+    int lane, PrefillState<kDim>* state, uint32_t (&weights)[kBlocks * 2][4], float (&unit)[2]) {
   constexpr int kTiles = kBlocks * 8;
   const int c = lane % 4;
   float scores[kTiles][4], scale[2] = {row_scale[0], row_scale[1]}, factor[2];
@@ -302,28 +359,39 @@ __device__ __forceinline__ void SealedPrefillWeights(
     }
   }
   if (rows.special) MaskPrefillScores<kTiles>(rows, first_block, lane, scale, scores);
-  PrefillWeights<kDim, kTiles>(scale, scores, state, factor);
-  // Bases of blocks that count; a row does not notice what else is in the step.
-  float base = 0, digit[kBlocks];
+  PrefillWeights<kDim, kTiles>(turns, scale, scores, state, factor);
+  // Blocks that count: a row does not notice what else is in the step.
+  float base = 0;
+  bool all = true;
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b) {
     const bool counts = first_block + b >= rows.begin && first_block + b < rows.end;
-    digit[b] = counts ? stage.v_base[b] : 0.f;
-    base = fmaxf(base, digit[b]);
+    all &= counts;
+    base = fmaxf(base, counts ? stage.v_base[b] : 0.f);
   }
-  const float inverse = base > 0 ? 255.f / base : 0.f;
-#pragma unroll
-  for (int b = 0; b < kBlocks; ++b) digit[b] *= inverse;
-#pragma unroll
-  for (int j = 0; j < kTiles; j += 2) {
-    float4 v = *reinterpret_cast<const float4*>(&stage.v_scale[8 * j + 4 * c]);
-    v.x *= digit[j / 8], v.y *= digit[j / 8], v.z *= digit[j / 8], v.w *= digit[j / 8];
+  const auto pack = [&](int j, const float4& v) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const float d[4] = {
           fmaf(scores[j][2 * h], v.x, kTwo23), fmaf(scores[j][2 * h + 1], v.y, kTwo23),
           fmaf(scores[j + 1][2 * h], v.z, kTwo23), fmaf(scores[j + 1][2 * h + 1], v.w, kTwo23)};
       weights[j / 4][h + j % 4] = PackDigits(d);
+    }
+  };
+  if (all) {
+#pragma unroll
+    for (int j = 0; j < kTiles; j += 2) {
+      pack(j, *reinterpret_cast<const float4*>(&stage.v_digit[8 * j + 4 * c]));
+    }
+  } else {
+#pragma unroll
+    for (int j = 0; j < kTiles; j += 2) {
+      const int block = first_block + j / 8;
+      const bool counts = block >= rows.begin && block < rows.end;
+      const float digit = counts ? PrefillVDigit(stage.v_base[j / 8], base) : 0.f;
+      float4 v = *reinterpret_cast<const float4*>(&stage.v_scale[8 * j + 4 * c]);
+      v.x *= digit, v.y *= digit, v.z *= digit, v.w *= digit;
+      pack(j, v);
     }
   }
 #pragma unroll
@@ -356,7 +424,7 @@ __device__ __forceinline__ void OpenPrefillWeights(
     }
   }
   if (rows.special) MaskPrefillScores<8>(rows, block, lane, scale, scores);
-  PrefillWeights<kDim, 8>(scale, scores, state, factor);
+  PrefillWeights<kDim, 8>(NoTurns(), scale, scores, state, factor);
 #pragma unroll
   for (int j = 0; j < 8; j += 2) {
     const float4 v = *reinterpret_cast<const float4*>(&stage.v_scale[8 * j + 4 * c]);

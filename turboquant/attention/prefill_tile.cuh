@@ -113,41 +113,87 @@ __device__ __forceinline__ int64_t PrefillRow(const PrefillParams& p, const Pref
          u.head;
 }
 
+// Rows that a warp turns at once: few warps are there to hide how long a shuffle takes.
+constexpr int kRowsAtOnce = 4;
+
+template <int kDim, int kRows>
+__device__ __forceinline__ void HadamardRows(float (&x)[kRows][kDim / 32], int lane) {
+  constexpr int kEach = kDim / 32;
+#pragma unroll
+  for (int s = 16; s > 0; s /= 2) {
+#pragma unroll
+    for (int i = 0; i < kRows * kEach; ++i) {
+      float& mine = x[i / kEach][i % kEach];
+      const float other = __shfl_xor_sync(kAllLanes, mine, s);
+      mine = lane & s ? other - mine : mine + other;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+    for (int h = kEach / 2; h >= 1; h /= 2) {
+#pragma unroll
+      for (int e = 0; e < kEach; ++e) {
+        if (e & h) continue;
+        const float a = x[i][e], b = x[i][e + h];
+        x[i][e] = a + b, x[i][e + h] = a - b;
+      }
+    }
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) x[i][e] *= rsqrtf(static_cast<float>(kDim));
+  }
+}
+
 // 16 rows of a unit, by a warp.
 template <int kDim>
 __device__ void PreparePrefillQueries(const PrefillParams& p, const PrefillTile& t,
                                       const PrefillUnit& u, const PrefillHead& head, int kv_head,
                                       int first_row, int lane, PrefillQueries<kDim>* q) {
   constexpr int kEach = kDim / 32;
-  for (int row = first_row; row < first_row + 16; ++row) {
-    const int64_t from = PrefillRow(p, t, u, kv_head, row) * kDim;
-    float x[kEach] = {};
-    if (from >= 0) {
+#pragma unroll 1
+  for (int first = first_row; first < first_row + 16; first += kRowsAtOnce) {
+    float x[kRowsAtOnce][kEach], largest[kRowsAtOnce];
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) x[i] = LoadIo(p.q, from + lane * kEach + i, p.io) * p.scale;
+    for (int i = 0; i < kRowsAtOnce; ++i) {
+      const int64_t from = PrefillRow(p, t, u, kv_head, first + i) * kDim;
+#pragma unroll
+      for (int e = 0; e < kEach; ++e) {
+        x[i][e] = from >= 0 ? LoadIo(p.q, from + lane * kEach + e, p.io) * p.scale : 0.f;
+      }
     }
-    FlipSigns<kDim>(head.k_signs, x, lane);
-    Hadamard<kDim>(x, lane, rsqrtf(static_cast<float>(kDim)));
-    float largest = 1e-30f;
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) largest = fmaxf(largest, fabsf(x[i]));
+    for (int i = 0; i < kRowsAtOnce; ++i) FlipSigns<kDim>(head.k_signs, x[i], lane);
+    HadamardRows<kDim>(x, lane);
+#pragma unroll
+    for (int i = 0; i < kRowsAtOnce; ++i) {
+      largest[i] = 1e-30f;
+#pragma unroll
+      for (int e = 0; e < kEach; ++e) largest[i] = fmaxf(largest[i], fabsf(x[i][e]));
+    }
 #pragma unroll
     for (int s = 16; s > 0; s /= 2) {
-      largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, s));
-    }
-    const float to_code = kCodeDigit / largest, to_row = kRowDigit / largest;
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const size_t at = FragmentByte(FragmentOf(Side::kK, kDim, row, lane * kEach + i));
-      q->code[at] = static_cast<uint8_t>(__float2int_rn(x[i] * to_code));
-      const int digit = __float2int_rn(x[i] * to_row);
-      const int low = static_cast<int8_t>(digit & 0xff);
-      q->high[at] = static_cast<uint8_t>((digit - low) >> 8);
-      q->low[at] = static_cast<uint8_t>(low);
+      for (int i = 0; i < kRowsAtOnce; ++i) {
+        largest[i] = fmaxf(largest[i], __shfl_xor_sync(kAllLanes, largest[i], s));
+      }
     }
-    if (lane == 0) {
-      q->code_scale[row] = largest / kCodeDigit * head.k_unit;
-      q->row_scale[row] = largest / kRowDigit;
+#pragma unroll
+    for (int i = 0; i < kRowsAtOnce; ++i) {
+      const int row = first + i;
+      const float to_code = kCodeDigit / largest[i], to_row = kRowDigit / largest[i];
+#pragma unroll
+      for (int e = 0; e < kEach; ++e) {
+        const size_t at = FragmentByte(FragmentOf(Side::kK, kDim, row, lane * kEach + e));
+        q->code[at] = static_cast<uint8_t>(__float2int_rn(x[i][e] * to_code));
+        const int digit = __float2int_rn(x[i][e] * to_row);
+        const int low = static_cast<int8_t>(digit & 0xff);
+        q->high[at] = static_cast<uint8_t>((digit - low) >> 8);
+        q->low[at] = static_cast<uint8_t>(low);
+      }
+      if (lane == 0) {
+        q->code_scale[row] = largest[i] / kCodeDigit * head.k_unit;
+        q->row_scale[row] = largest[i] / kRowDigit;
+      }
     }
   }
 }
@@ -220,6 +266,7 @@ __device__ void WritePrefillRows(const PrefillParams& p, const PrefillTile& t, c
                                  const PrefillState<kDim>& state, float* rows) {
   constexpr int kEach = kDim / 32, kStride = kPrefillRowStride<kDim>;
   const int r = lane / 4, c = lane % 4;
+#pragma unroll
   for (int half = 0; half < 2; ++half) {
     float l = half == 0 ? state.l[0] : state.l[1];
     l += __shfl_xor_sync(kAllLanes, l, 1);
@@ -234,16 +281,23 @@ __device__ void WritePrefillRows(const PrefillParams& p, const PrefillTile& t, c
           make_float2(x * inverse, y * inverse);
     }
     __syncwarp();
-    for (int i = 0; i < 8; ++i) {
-      const int64_t to = PrefillRow(p, t, u, kv_head, first_row + 8 * half + i) * kDim;
-      if (to < 0) continue;
-      float x[kEach];
+#pragma unroll 1
+    for (int first = 0; first < 8; first += kRowsAtOnce) {
+      float x[kRowsAtOnce][kEach];
 #pragma unroll
-      for (int e = 0; e < kEach; ++e) x[e] = rows[i * kStride + lane * kEach + e];
-      Hadamard<kDim>(x, lane, rsqrtf(static_cast<float>(kDim)));
-      FlipSigns<kDim>(head.v_signs, x, lane);
+      for (int i = 0; i < kRowsAtOnce; ++i) {
 #pragma unroll
-      for (int e = 0; e < kEach; ++e) StoreIo(p.out, to + lane * kEach + e, x[e], p.io);
+        for (int e = 0; e < kEach; ++e) x[i][e] = rows[(first + i) * kStride + lane * kEach + e];
+      }
+      HadamardRows<kDim>(x, lane);
+#pragma unroll
+      for (int i = 0; i < kRowsAtOnce; ++i) {
+        FlipSigns<kDim>(head.v_signs, x[i], lane);
+        const int64_t to = PrefillRow(p, t, u, kv_head, first_row + 8 * half + first + i) * kDim;
+        if (to < 0) continue;
+#pragma unroll
+        for (int e = 0; e < kEach; ++e) StoreIo(p.out, to + lane * kEach + e, x[i][e], p.io);
+      }
     }
   }
 }

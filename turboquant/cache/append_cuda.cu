@@ -38,46 +38,49 @@ __device__ void StoreScales(const AppendParams& p, const AppendSide& side, Side 
   *bound = BF16RoundUp(WarpMax(top) * 1.0001f);
 }
 
-// A code by its place in the streams of the lanes: the inverse of FragmentOf.
-template <int kDim>
-__device__ __forceinline__ uint32_t CodeAt(const SealShared<kDim>& sh, Side which, int lane,
-                                           int reg, int byte) {
+// Bytes [i] of rows of a block as a register of a lane's stream has them: the inverse of
+// FragmentOf.
+template <int kDim, typename Rows>
+__device__ __forceinline__ uint32_t RegisterOf(const Rows& rows, Side which, int lane, int reg) {
   const int fragment = reg / 4, i = reg % 4, r = lane / 4, c = lane % 4;
-  if (which == Side::kK) {
+  if (which == Side::kK) {  // four channels of a token
     constexpr int kSteps = kDim / 32;
-    return sh.codes[0][fragment / kSteps * 16 + r + 8 * (i & 1)]
-                   [fragment % kSteps * 32 + 4 * c + byte + 16 * (i >> 1)];
+    return *reinterpret_cast<const uint32_t*>(
+        &rows[fragment / kSteps * 16 + r + 8 * (i & 1)]
+             [fragment % kSteps * 32 + 4 * c + 16 * (i >> 1)]);
   }
   const int m = fragment / 8 * 4 + fragment % 4, s = fragment / 4 % 2;
-  return sh
-      .codes[1][32 * s + 16 * (i >> 1) + 2 * c + byte % 2 + byte / 2 * 8][16 * m + r + 8 * (i & 1)];
+  const int token = 32 * s + 16 * (i >> 1) + 2 * c, channel = 16 * m + r + 8 * (i & 1);
+  const auto byte = [&](int t) {
+    return static_cast<uint32_t>(static_cast<uint8_t>(rows[token + t][channel]));
+  };
+  return byte(0) | byte(1) << 8 | byte(8) << 16 | byte(9) << 24;
 }
 
+// Word `word` of a lane's stream; see fragment_layout.h.
 template <int kDim>
-__device__ uint32_t PackWord(const AppendSide& side, const SealShared<kDim>& sh, Side which,
-                             int lane, int word) {
-  uint32_t bits = 0;
-  if (side.bits == 8) {
-    for (int byte = 0; byte < 4; ++byte) {
-      bits |= CodeAt<kDim>(sh, which, lane, word, byte) << (8 * byte);
-    }
-    return bits;
+__device__ __forceinline__ uint32_t PackWord(const AppendSide& side, const SealShared<kDim>& sh,
+                                             Side which, int lane, int word) {
+  const auto codes = [&](int reg) {
+    return RegisterOf<kDim>(sh.codes[which == Side::kV], which, lane, reg);
+  };
+  // Codes of an even register and of the odd one behind it as 8 nibbles.
+  const auto nibbles = [&](int reg) {
+    const auto pack = [](uint32_t x) {
+      x = (x | x >> 4) & 0x00ff00ffu;
+      return (x | x >> 8) & 0xffffu;
+    };
+    return pack(codes(reg)) | pack(codes(reg + 1)) << 16;
+  };
+  if (side.bits == 8) return codes(word);
+  if (side.in_place != 0) {
+    return codes(4 * word) | codes(4 * word + 2) << 2 | codes(4 * word + 1) << 4 |
+           codes(4 * word + 3) << 6;
   }
-  // Words of a group share the registers of a group; see fragment_layout.h.
-  const int words = side.bits == 3 ? 3 : 1, regs = side.bits == 3 ? 8 : 8 / side.bits;
-  const int first_reg = word / words * regs;
-  for (int reg = first_reg; reg < first_reg + regs; ++reg) {
-    for (int byte = 0; byte < 4; ++byte) {
-      const uint32_t code = CodeAt<kDim>(sh, which, lane, reg, byte);
-      if (FragmentIsSpread(side.bits, reg)) {
-        bits |= (code >> (word % 3) & 1) << (4 * (byte + 4 * (reg % 2)) + 3);
-        continue;
-      }
-      const FragmentField field = FragmentFieldOf(side.bits, side.in_place != 0, reg, byte);
-      if (field.word == word) bits |= code << field.shift;
-    }
-  }
-  return bits;
+  if (side.bits == 4) return nibbles(2 * word);
+  if (side.bits == 2) return nibbles(4 * word) | nibbles(4 * word + 2) << 2;
+  const int group = word / 3 * 8, i = word % 3;  // the last two registers are spread over the words
+  return nibbles(group + 2 * i) | (nibbles(group + 6) >> i & 0x11111111u) << 3;
 }
 
 // ---- Anchors ------------------------------------------------------------------------------------
@@ -253,10 +256,25 @@ __device__ __noinline__ void SealAnchorRows(const AppendParams& p, const AppendH
 
 // ---- The kernel ---------------------------------------------------------------------------------
 
-// Re-codes a block from its open rows: its record and side info. The whole thread block.
+// 8-bit rows of a block, token by token.
+template <int kDim>
+struct BlockRows {
+  alignas(8) int8_t levels[2][kPageLen][kDim + 4];  // K, V; longer by a word, for the sake of banks
+  float scales[2][kPageLen];
+
+  __device__ __forceinline__ void Load(int side, int token, int lane, int (&row)[kDim / 32]) const {
+    constexpr int kEach = kDim / 32;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) row[i] = levels[side][token][lane * kEach + i];
+  }
+};
+
+// Re-codes a block from its open rows: its record and side info. The whole thread block. rows: the
+// same rows, or nullptr.
 template <int kDim>
 __device__ void SealBlock(const AppendParams& p, const AppendHead& head, int sequence, int block,
-                          const uint8_t* open, SealShared<kDim>* sh, int warp, int lane) {
+                          const uint8_t* open, const BlockRows<kDim>* rows, SealShared<kDim>* sh,
+                          int warp, int lane) {
   const int64_t slot = p.sealed_table[sequence * p.table_stride + block];
   uint8_t* const record =
       p.sealed + static_cast<uint64_t>(slot) * p.sealed_stride + head.record_offset;
@@ -264,7 +282,15 @@ __device__ void SealBlock(const AppendParams& p, const AppendHead& head, int seq
     const AppendSide& side = head.sides[s];
     const Side which = s == 0 ? Side::kK : Side::kV;
     if (side.kind == AppendKind::kBook) {
-      for (int t = warp; t < kPageLen; t += kWarps) CodeRow<kDim>(side, which, open, t, sh, lane);
+      for (int t = warp; t < kPageLen; t += kWarps) {
+        if (rows == nullptr) {
+          CodeRow<kDim>(side, which, open, t, sh, lane);
+          continue;
+        }
+        int row[kDim / 32];
+        rows->Load(s, t, lane, row);
+        CodeLevels<kDim>(side, which, row, rows->scales[s][t], t, sh, lane);
+      }
       __syncthreads();
       if (warp == 0) {
         uint16_t base, norm;
@@ -335,7 +361,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   const int block = last - p.recent_blocks - 1;
   if (n == 0 || last == before || block < p.sink_blocks) return;
   __syncthreads();  // without a window the block may just have been filled
-  SealBlock<kDim>(p, head, sequence, block, open_part(block), &sh, warp, lane);
+  SealBlock<kDim>(p, head, sequence, block, open_part(block), nullptr, &sh, warp, lane);
 }
 
 // Blocks that the tokens of a part of a prompt lie in, and those that leave the window by it.
@@ -357,37 +383,86 @@ __host__ __device__ inline PromptBlocks PromptBlocksOf(const AppendParams& p) {
   return b;
 }
 
-// A thread block for each (block, KV head). Where all rows of a block are new they are gathered in
-// shared memory, stored in one piece and sealed from there.
+// All rows of a block of new tokens, of 8 bits: gathered token by token, stored in fragment order.
+template <int kDim>
+__device__ void AppendBlockRows(const AppendParams& p, const AppendHead& head, int kv_head,
+                                int64_t from, int first_position, uint8_t* open,
+                                BlockRows<kDim>* rows, int warp, int lane) {
+  constexpr int kEach = kDim / 32;
+  for (int task = warp; task < 2 * kPageLen; task += kWarps) {
+    const int s = task / kPageLen, token = task % kPageLen;
+    float x[kEach];
+    int level[kEach];
+    LoadRow<kDim>(p, head.sides[s],
+                  s == 0 && head.center >= 0 ? p.centers + head.center * kDim : nullptr,
+                  s == 0 ? p.k : p.v, ((from + token) * p.num_kv_heads + kv_head) * kDim,
+                  first_position + token, lane, x);
+    const float scale = Int8Levels<kDim>(x, level);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      rows->levels[s][token][lane * kEach + i] = static_cast<int8_t>(level[i]);
+    }
+    if (lane == 0) rows->scales[s][token] = scale;
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < 2 * kPageLen; i += blockDim.x) {
+    const int s = i / kPageLen;
+    reinterpret_cast<float*>(open + head.sides[s].open_scales)[i % kPageLen] =
+        rows->scales[s][i % kPageLen];
+  }
+  for (int i = threadIdx.x; i < 2 * kDim * 4; i += blockDim.x) {  // a lane's part of a fragment
+    const int s = i / (kDim * 4), fragment = i % (kDim * 4) / 32;
+    const Side which = s == 0 ? Side::kK : Side::kV;
+    const auto word = [&](int k) {
+      return RegisterOf<kDim>(rows->levels[s], which, lane, 4 * fragment + k);
+    };
+    reinterpret_cast<uint4*>(open + head.sides[s].open_values)[fragment * 32 + lane] = {
+        word(0), word(1), word(2), word(3)};
+  }
+}
+
+template <int kDim>
+struct PromptShared {
+  SealShared<kDim> seal;
+  BlockRows<kDim> rows;
+  AppendHead head;
+};
+
+// A thread block for each (block, KV head).
 template <int kDim>
 __global__ void __launch_bounds__(32 * kWarps)
     AppendPromptKernel(const __grid_constant__ AppendParams p) {
-  uint8_t* const dynamic = ptx::DynamicShared();
-  auto* const sh = reinterpret_cast<SealShared<kDim>*>(dynamic);
-  uint8_t* const staged = dynamic + RoundUp<size_t>(sizeof(SealShared<kDim>), 16);
+  auto& sh = *reinterpret_cast<PromptShared<kDim>*>(ptx::DynamicShared());
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const AppendHead& head = p.heads[blockIdx.y];
   const PromptBlocks blocks = PromptBlocksOf(p);
-  const int block = blocks.first + static_cast<int>(blockIdx.x);
+  const int block = blocks.first + static_cast<int>(blockIdx.y);
   const int from = p.prompt_length - p.num_tokens;  // of the new tokens
   const int begin = max(from, block * kPageLen);
   const int end = min(p.prompt_length, (block + 1) * kPageLen);
   const bool seals = block >= blocks.seal_begin && block < blocks.seal_end;
   if (begin >= end && !seals) return;
-  const int slot = p.open_table[p.prompt_sequence * p.table_stride + block];
-  uint8_t* const open = p.open + static_cast<uint64_t>(slot) * p.open_stride + head.open_offset;
-  uint8_t* const rows = end - begin == kPageLen ? staged : open;
-  for (int task = warp; task < 2 * (end - begin); task += kWarps) {
-    const int position = begin + task / 2;
-    AppendTask<kDim>(p, head, blockIdx.y, task, position - from, position, rows, lane);
+  for (uint32_t i = threadIdx.x; i < sizeof(AppendHead) / 4; i += blockDim.x) {
+    reinterpret_cast<uint32_t*>(&sh.head)[i] =
+        reinterpret_cast<const uint32_t*>(&p.heads[blockIdx.x])[i];
   }
   __syncthreads();
-  if (rows == staged) {
-    for (uint32_t i = threadIdx.x; i < head.open_bytes / 16; i += blockDim.x) {
-      reinterpret_cast<uint4*>(open)[i] = reinterpret_cast<const uint4*>(staged)[i];
+  const AppendHead& head = sh.head;
+  const int slot = p.open_table[p.prompt_sequence * p.table_stride + block];
+  uint8_t* const open = p.open + static_cast<uint64_t>(slot) * p.open_stride + head.open_offset;
+  const BlockRows<kDim>* rows = nullptr;
+  if (end - begin == kPageLen && head.sides[0].row_type == AppendRowType::kInt8 &&
+      head.sides[1].row_type == AppendRowType::kInt8) {
+    AppendBlockRows<kDim>(p, head, blockIdx.x, begin - from, begin, open, &sh.rows, warp, lane);
+    rows = &sh.rows;
+  } else {
+    for (int task = warp; task < 2 * (end - begin); task += kWarps) {
+      const int position = begin + task / 2;
+      AppendTask<kDim>(p, head, blockIdx.x, task, position - from, position, open, lane);
     }
   }
-  if (seals) SealBlock<kDim>(p, head, p.prompt_sequence, block, rows, sh, warp, lane);
+  if (!seals) return;
+  __syncthreads();
+  SealBlock<kDim>(p, head, p.prompt_sequence, block, open, rows, &sh.seal, warp, lane);
 }
 
 __global__ void AdvanceKernel(int32_t* lengths, const int32_t* sequences, int batch, int n) {
@@ -407,20 +482,19 @@ Status LaunchAppend(int head_dim, const AppendParams& p, void* stream) {
   return TQ_CUDA(cudaGetLastError());
 }
 
-Status LaunchAppendPrompt(int head_dim, size_t open_bytes, const AppendParams& p, void* stream) {
-  const dim3 grid(static_cast<unsigned>(PromptBlocksOf(p).count),
-                  static_cast<unsigned>(p.num_kv_heads));
+Status LaunchAppendPrompt(int head_dim, const AppendParams& p, void* stream) {
+  const dim3 grid(static_cast<unsigned>(p.num_kv_heads),
+                  static_cast<unsigned>(PromptBlocksOf(p).count));
   const auto launch = [&](void (*kernel)(AppendParams), size_t shared_bytes) {
-    const size_t bytes = RoundUp<size_t>(shared_bytes, 16) + open_bytes;
     TQ_RETURN_IF_ERROR(TQ_CUDA(cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes))));
-    ptx::Launch(kernel, grid, 32 * kWarps, bytes, stream, p);
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes))));
+    ptx::Launch(kernel, grid, 32 * kWarps, shared_bytes, stream, p);
     return TQ_CUDA(cudaGetLastError());
   };
   switch (head_dim) {
-    case 64: return launch(AppendPromptKernel<64>, sizeof(SealShared<64>));
-    case 128: return launch(AppendPromptKernel<128>, sizeof(SealShared<128>));
-    default: return launch(AppendPromptKernel<256>, sizeof(SealShared<256>));
+    case 64: return launch(AppendPromptKernel<64>, sizeof(PromptShared<64>));
+    case 128: return launch(AppendPromptKernel<128>, sizeof(PromptShared<128>));
+    default: return launch(AppendPromptKernel<256>, sizeof(PromptShared<256>));
   }
 }
 

@@ -6,7 +6,7 @@ namespace tq {
 Status LaunchAppend(int, const AppendParams&, void*) {
   return Unavailable("cuda: this build has no CUDA kernels");
 }
-Status LaunchAppendPrompt(int, size_t, const AppendParams&, void*) {
+Status LaunchAppendPrompt(int, const AppendParams&, void*) {
   return Unavailable("cuda: this build has no CUDA kernels");
 }
 Status LaunchAdvance(int32_t*, const int32_t*, int, int, void*) {

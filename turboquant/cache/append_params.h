@@ -46,7 +46,6 @@ struct AppendCenter {
 
 struct AppendHead {
   uint32_t open_offset = 0, record_offset = 0, side_offset = 0;  // in the layer's part of a slot
-  uint32_t open_bytes = 0;
   int32_t center = -1;  // in AppendParams::centers; -1: none
   // Anchors (codec/anchor.h).
   int32_t anchors = 0, anchor_bits = 0;
@@ -91,9 +90,8 @@ struct AppendParams {
 
 // head_dim 64, 128 or 256. `stream`: a cudaStream_t.
 Status LaunchAppend(int head_dim, const AppendParams& params, void* stream);
-// Any number of tokens of one sequence; open_bytes: the largest AppendHead::open_bytes.
-Status LaunchAppendPrompt(int head_dim, size_t open_bytes, const AppendParams& params,
-                          void* stream);
+// Any number of tokens of one sequence, of less than 2^22.
+Status LaunchAppendPrompt(int head_dim, const AppendParams& params, void* stream);
 // lengths[sequences[i]] += n for i below batch.
 Status LaunchAdvance(int32_t* lengths, const int32_t* sequences, int batch, int n, void* stream);
 

@@ -51,23 +51,32 @@ __device__ __forceinline__ float2 CenterAngle(const DeviceCenterTable& t, int sl
   return make_float2(start.x * cj - start.y * sj, start.y * cj + start.x * sj);
 }
 
+// 8-bit levels of a row; returns their scale.
 template <int kDim>
-__device__ __forceinline__ void StoreInt8Row(Side which, int token, const float (&x)[kDim / 32],
-                                             uint8_t* values, float* scales, int lane) {
+__device__ __forceinline__ float Int8Levels(const float (&x)[kDim / 32], int (&level)[kDim / 32]) {
   constexpr int kEach = kDim / 32;
   float largest = 0;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) largest = fmaxf(largest, fabsf(x[i]));
   largest = WarpMax(largest);
-  float scale = __fdiv_rn(largest, 127.f);
+  const float scale = __fdiv_rn(largest, 127.f);
   const bool is_zero = scale < FLT_MIN;
-  if (is_zero) scale = 0;
   const float inverse = is_zero ? 0.f : __fdiv_rn(127.f, largest);
 #pragma unroll
+  for (int i = 0; i < kEach; ++i) level[i] = is_zero ? 0 : __float2int_rn(x[i] * inverse);
+  return is_zero ? 0.f : scale;
+}
+
+template <int kDim>
+__device__ __forceinline__ void StoreInt8Row(Side which, int token, const float (&x)[kDim / 32],
+                                             uint8_t* values, float* scales, int lane) {
+  constexpr int kEach = kDim / 32;
+  int level[kEach];
+  const float scale = Int8Levels<kDim>(x, level);
+#pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    const auto code = static_cast<int8_t>(is_zero ? 0 : __float2int_rn(x[i] * inverse));
     values[FragmentByte(FragmentOf(which, kDim, token, lane * kEach + i))] =
-        static_cast<uint8_t>(code);
+        static_cast<uint8_t>(level[i]);
   }
   if (lane == 0) scales[token] = scale;
 }
@@ -115,13 +124,13 @@ __device__ __forceinline__ int StoreFloatRow(AppendRowType type, Side which, int
   return clamped;
 }
 
+// A row as it is written: sanitized, without its centre, rotated. Counts what was not finite or out
+// of range.
 template <int kDim>
-__device__ void AppendRow(const AppendParams& p, const AppendSide& side, const AppendCenter* center,
-                          Side which, const void* from, int64_t at, int position, uint8_t* open,
-                          int lane) {
-  const int token = position % kPageLen;
+__device__ __forceinline__ void LoadRow(const AppendParams& p, const AppendSide& side,
+                                        const AppendCenter* center, const void* from, int64_t at,
+                                        int position, int lane, float (&x)[kDim / 32]) {
   constexpr int kEach = kDim / 32;
-  float x[kEach];
   int nonfinite = 0, clamped = 0;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
@@ -147,6 +156,18 @@ __device__ void AppendRow(const AppendParams& p, const AppendSide& side, const A
     FlipSigns<kDim>(side.signs, x, lane);
     Hadamard<kDim>(x, lane, kNorm<kDim>);
   }
+  if (nonfinite > 0) atomicAdd(&p.counters[0], static_cast<unsigned long long>(nonfinite));
+  if (clamped > 0) atomicAdd(&p.counters[1], static_cast<unsigned long long>(clamped));
+}
+
+template <int kDim>
+__device__ void AppendRow(const AppendParams& p, const AppendSide& side, const AppendCenter* center,
+                          Side which, const void* from, int64_t at, int position, uint8_t* open,
+                          int lane) {
+  const int token = position % kPageLen;
+  float x[kDim / 32];
+  int clamped = 0;
+  LoadRow<kDim>(p, side, center, from, at, position, lane, x);
   uint8_t* const values = open + side.open_values;
   if (side.row_type == AppendRowType::kInt8) {
     StoreInt8Row<kDim>(which, token, x, values, reinterpret_cast<float*>(open + side.open_scales),
@@ -154,13 +175,13 @@ __device__ void AppendRow(const AppendParams& p, const AppendSide& side, const A
   } else {
     clamped += StoreFloatRow<kDim>(side.row_type, which, token, x, values, lane);
   }
-  if (nonfinite > 0) atomicAdd(&p.counters[0], static_cast<unsigned long long>(nonfinite));
   if (clamped > 0) atomicAdd(&p.counters[1], static_cast<unsigned long long>(clamped));
 }
 
 template <int kDim>
 struct SealShared {
-  uint8_t codes[2][kPageLen][kDim];  // K, V
+  // K, V; a row is longer by a word than it needs, for the sake of banks.
+  alignas(4) uint8_t codes[2][kPageLen][kDim + 4];
   float scale[kPageLen];
   int energy[kPageLen];
   // Anchors.
@@ -211,34 +232,64 @@ __device__ __forceinline__ float GainOf(const AppendSide& side, float reference,
   return ll > 0 ? __fsqrt_rn(__fdiv_rn(static_cast<float>(rr), static_cast<float>(ll))) : 0.f;
 }
 
-// A row of the open block to codes, its scale with gain, and the energy of its levels.
+// A row of 8-bit levels to codes, its scale with gain, and the energy of its levels.
 template <int kDim>
-__device__ void CodeRow(const AppendSide& side, Side which, const uint8_t* open, int token,
-                        SealShared<kDim>* sh, int lane) {
+__device__ __forceinline__ void CodeLevels(const AppendSide& side, Side which,
+                                           const int (&row)[kDim / 32], float open_scale, int token,
+                                           SealShared<kDim>* sh, int lane) {
   constexpr int kEach = kDim / 32;
-  int row[kEach], rr = 0;
+  int rr = 0;
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    row[i] = OpenLevel<kDim>(side, which, open, token, lane * kEach + i);
-    rr += row[i] * row[i];
-  }
+  for (int i = 0; i < kEach; ++i) rr += row[i] * row[i];
   rr = WarpSum(rr);
   const float reference = __fsqrt_rn(__fdiv_rn(static_cast<float>(rr), static_cast<float>(kDim)));
-  int code[kEach];
-  CodesOf<kEach>(side, row, reference, code);
+  // As CodesOf, but a lane has one of the thresholds.
+  int limit = 127;
+  if (lane + 1 < side.num_levels) {
+    limit =
+        static_cast<int>(fminf(fmaxf(floorf(side.thresholds[lane] * reference), -128.f), 127.f));
+  }
+  int code[kEach] = {};
+#pragma unroll 3
+  for (int t = 0; t + 1 < side.num_levels; ++t) {
+    const int at = __shfl_sync(kAllLanes, limit, t);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) code[i] += row[i] > at;
+  }
   int ll = 0, rl = 0;
+  uint32_t packed[DivCeil(kEach, 4)] = {};
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const int level = side.levels[code[i]];
     ll += level * level;
     rl += level * row[i];
-    sh->codes[which == Side::kV][token][lane * kEach + i] = static_cast<uint8_t>(code[i]);
+    packed[i / 4] |= static_cast<uint32_t>(code[i]) << (i % 4 * 8);
+  }
+  uint8_t* const to = &sh->codes[which == Side::kV][token][lane * kEach];
+  if constexpr (kEach % 4 == 0) {
+#pragma unroll
+    for (int i = 0; i < kEach / 4; ++i) reinterpret_cast<uint32_t*>(to)[i] = packed[i];
+  } else {
+    *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(packed[0]);
   }
   ll = rr == 0 ? 0 : WarpSum(ll);
   rl = rr == 0 ? 0 : WarpSum(rl);
   if (lane != 0) return;
-  sh->scale[token] = OpenScale(side, open, token) * GainOf(side, reference, rr, rl, ll);
+  sh->scale[token] = open_scale * GainOf(side, reference, rr, rl, ll);
   sh->energy[token] = ll;
+}
+
+// The same of a row of an open block.
+template <int kDim>
+__device__ void CodeRow(const AppendSide& side, Side which, const uint8_t* open, int token,
+                        SealShared<kDim>* sh, int lane) {
+  constexpr int kEach = kDim / 32;
+  int row[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    row[i] = OpenLevel<kDim>(side, which, open, token, lane * kEach + i);
+  }
+  CodeLevels<kDim>(side, which, row, OpenScale(side, open, token), token, sh, lane);
 }
 
 // Log8Encode of codec/log8.h.

@@ -82,7 +82,6 @@ AppendTables MakeAppendTables(const DeviceCache& cache) {
       head.open_offset = static_cast<uint32_t>(view.open_offset);
       head.record_offset = static_cast<uint32_t>(view.record_offset);
       head.side_offset = static_cast<uint32_t>(view.side_offset);
-      head.open_bytes = static_cast<uint32_t>(l.open.bytes);
       AppendSide& k = head.sides[0];
       AppendSide& v = head.sides[1];
       k = MakeSide(l.format.k, l.open.k_type, &l.k_book, l.k_rotation, config.head_dim);

@@ -19,6 +19,7 @@ std::vector<int32_t> FreeSlots(int64_t count) {
 
 constexpr size_t kLog8Bytes = 256 * sizeof(float);
 constexpr int kMaxAppend = 8;
+constexpr int kMaxPrompt = 1 << 21;  // the blocks of a part are the second axis of a grid
 
 }  // namespace
 
@@ -462,20 +463,16 @@ Status DeviceCache::AppendPrompt(int layer, int sequence, int n, const void* k, 
                                  DeviceIo io, const DeviceStream& stream) const {
   TQ_RETURN_IF_ERROR(CheckAppend());
   if (layer < 0 || layer >= config().num_layers || sequence < 0 ||
-      sequence >= options_.max_sequences || n < 1 || n > length(sequence)) {
+      sequence >= options_.max_sequences || n < 1 || n > length(sequence) || n > kMaxPrompt) {
     return InvalidArgument("device cache: append of ", n, " tokens of sequence ", sequence, " of ",
                            options_.max_sequences, " to layer ", layer, " of ", config().num_layers,
-                           "; Reserve comes first");
+                           "; at most ", kMaxPrompt, " at a time, and Reserve comes first");
   }
   AppendParams p = ParamsOf(layer, k, v, io);
   p.num_tokens = n;
   p.prompt_sequence = sequence;
   p.prompt_length = static_cast<int32_t>(length(sequence));
-  size_t open_bytes = 0;
-  for (int h = 0; h < p.num_kv_heads; ++h) {
-    open_bytes = std::max(open_bytes, layout(layer, h).open.bytes);
-  }
-  return LaunchAppendPrompt(config().head_dim, open_bytes, p, stream.handle());
+  return LaunchAppendPrompt(config().head_dim, p, stream.handle());
 }
 
 Result<WriteCounters> DeviceCache::Counters(const DeviceStream& stream) const {
