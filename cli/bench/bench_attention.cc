@@ -10,6 +10,7 @@
 
 #include "cli/bench/bench.h"
 #include "cli/bench/device_attention_bench.h"
+#include "cli/bench/device_prefill_bench.h"
 #include "cli/bench/measure.h"
 #include "cli/bench/synthetic_cache.h"
 #include "cli/table.h"
@@ -33,7 +34,7 @@ struct AttentionFlags {
   std::string working_set = "128MiB";
   int kv_heads = 4, threads = 0, runs = 5;
   double bandwidth = 0;
-  bool center = false;
+  bool center = false, prefill = false;
   float v_skip = 0;
 };
 
@@ -93,6 +94,9 @@ Result<Plan> MakePlan(const AttentionFlags& flags) {
   }
   if (!on_device && flags.v_skip != 0) {
     return InvalidArgument("--v-skip is measured with --device cuda only; leave it out");
+  }
+  if (!on_device && flags.prefill) {
+    return InvalidArgument("--prefill is measured with --device cuda only; leave it out");
   }
   TQ_ASSIGN_OR_RETURN(plan.depths, ParseCounts("--depth", flags.depths, 1, int64_t{1} << 24));
   const Result<size_t> size = ParseSize(flags.working_set);
@@ -341,6 +345,9 @@ Command AddBenchAttention(CLI::App& app) {
   command->add_flag("--center", flags->center, "Keys with a centre of 16 pairs a head; cuda only");
   command->add_option("--v-skip", flags->v_skip,
                       "Skip V of blocks with less than this share of the window's mass; cuda only");
+  command->add_flag("--prefill", flags->prefill,
+                    "Whole prompts of --depth tokens, and what appending and sealing them takes; "
+                    "cuda only");
   command->add_option("--kv", flags->kv, "Presets, or all: every registered pair of K and V");
   command->add_option("--head-dim", flags->head_dims, "Channels of a head, a list");
   command->add_option("--group", flags->groups, "Query heads per KV head, a list");
@@ -360,6 +367,16 @@ Command AddBenchAttention(CLI::App& app) {
                 if (command->count(host_only) > 0) {
                   return InvalidArgument(host_only, " has no meaning with --device cuda");
                 }
+              }
+              if (flags->prefill) {
+                for (const char* decode_only : {"--batch", "--center", "--v-skip"}) {
+                  if (command->count(decode_only) > 0) {
+                    return InvalidArgument(decode_only, " has no meaning with --prefill");
+                  }
+                }
+                return RunDevicePrefillBench({plan.formats, plan.head_dims, plan.groups,
+                                              plan.depths, flags->kv_heads, flags->runs},
+                                             flags->output);
               }
               return RunDeviceAttentionBench(
                   {plan.formats, plan.head_dims, plan.groups, plan.depths, plan.batches,

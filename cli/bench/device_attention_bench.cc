@@ -96,6 +96,17 @@ Status FillSlots(DeviceCache* cache, const Forms& one, ThreadPool& pool,
 
 }  // namespace
 
+nlohmann::ordered_json DeviceDocument(const CudaDeviceInfo& info) {
+  const auto version = [](int v) { return StrCat(v / 1000, ".", v % 1000 / 10); };
+  return {{"name", info.name},
+          {"compute", StrCat(info.compute_major, ".", info.compute_minor)},
+          {"multiprocessors", info.num_multiprocessors},
+          {"memory_bytes", info.memory_bytes},
+          {"l2_bytes", info.l2_bytes},
+          {"driver_cuda", version(info.driver_version)},
+          {"runtime_cuda", version(info.runtime_version)}};
+}
+
 Result<DeviceAttentionTime> MeasureDeviceAttention(const DeviceAttentionCase& c, ThreadPool& pool,
                                                    const DeviceStream& stream) {
   TQ_ASSIGN_OR_RETURN(const CudaDeviceInfo info, GetCudaDeviceInfo());
@@ -179,14 +190,7 @@ Result<int> RunDeviceAttentionBench(const DeviceAttentionPlan& plan, const Outpu
   const size_t read_bytes = std::min(size_t{8} << 30, info.free_bytes / 2);
   TQ_ASSIGN_OR_RETURN(const double read, MeasureDeviceRead(read_bytes, 9, stream));
   nlohmann::ordered_json document = BenchDocument(LoadAverage());
-  const auto version = [](int v) { return StrCat(v / 1000, ".", v % 1000 / 10); };
-  document["device"] = {{"name", info.name},
-                        {"compute", StrCat(info.compute_major, ".", info.compute_minor)},
-                        {"multiprocessors", info.num_multiprocessors},
-                        {"memory_bytes", info.memory_bytes},
-                        {"l2_bytes", info.l2_bytes},
-                        {"driver_cuda", version(info.driver_version)},
-                        {"runtime_cuda", version(info.runtime_version)}};
+  document["device"] = DeviceDocument(info);
   document["read_bytes_per_second"] = read;
   document["read_bandwidth_measured"] = true;
   TextTable table(

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "cli/common.h"
@@ -32,6 +33,9 @@ struct DeviceAttentionTime {
   int layers = 0;  // of the cache: calls of a run go through all of them
   int blocks_per_multiprocessor = 0, warps_per_block = 0, rows = 0;
 };
+
+// {"name": ..., "compute": ..., ...} of the device, for the document of a benchmark.
+nlohmann::ordered_json DeviceDocument(const CudaDeviceInfo& info);
 
 // Caches of random keys and values that went through the CPU's encoder, repeated in memory of their
 // own behind a shuffled page table; layers enough that a run reads several times the L2 cache.

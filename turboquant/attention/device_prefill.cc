@@ -187,6 +187,10 @@ Status DevicePrefill::Run(int layer, const void* q, void* out, const DeviceStrea
   if (layer < 0 || layer >= c.num_layers) {
     return InvalidArgument("cuda prefill attention: layer ", layer, " of ", c.num_layers);
   }
+  if (reinterpret_cast<uintptr_t>(q) % 16 != 0) {
+    return InvalidArgument("cuda prefill attention: queries at ", q,
+                           "; they begin at a multiple of 16 bytes");
+  }
   if (params_.num_tiles == 0) return OkStatus();
   const DeviceCache::LayerView view = cache_->layer(layer);
   PrefillParams p = params_;

@@ -49,8 +49,8 @@ class DevicePrefill {
   // What the next calls of Run attend to, by the lengths that the cache has now; waits. Once for
   // all layers. kFailedPrecondition: open rows that a query reads are gone.
   Status Plan(std::span<const DevicePrefillItem> items, const DeviceStream& stream);
-  // q, out: device memory, [tokens][num_q_heads][head_dim], q after RoPE; the items' tokens one
-  // after another. One launch, no waiting.
+  // q, out: device memory, [tokens][num_q_heads][head_dim], q after RoPE and at a multiple of 16
+  // bytes; the items' tokens one after another. One launch, no waiting.
   Status Run(int layer, const void* q, void* out, const DeviceStream& stream) const;
 
   const PrefillKernelInfo& kernel() const { return kernel_; }

@@ -22,7 +22,16 @@ constexpr double kBound = 1.5e-2;
 struct PrefillRun {
   Shape shape;
   std::vector<int> parts = {1 << 20};
+  DeviceIo io = DeviceIo::kF32;  // of keys, values, queries and outputs
+  bool plain_kernel = false;
 };
+
+// As numbers of `io` have it.
+float Rounded(float x, DeviceIo io) {
+  return io == DeviceIo::kF32   ? x
+         : io == DeviceIo::kF16 ? F32FromF16(F16FromF32(x))
+                                : F32FromBF16(BF16FromF32(x));
+}
 
 class PrefillOnDevice : public testing::Test {
  protected:
@@ -31,14 +40,41 @@ class PrefillOnDevice : public testing::Test {
     stream_ = std::make_unique<DeviceStream>(*DeviceStream::Create());
   }
 
-  static std::vector<float> KeysOf(const Shape& s, int i, unsigned seed) {
-    const size_t row = s.presets.size() * static_cast<size_t>(s.head_dim);
-    return Gaussian(row * static_cast<size_t>(s.lengths[static_cast<size_t>(i)]), seed + i);
+  static std::vector<float> RowsOf(const PrefillRun& run, int i, int group, unsigned seed) {
+    const Shape& s = run.shape;
+    const size_t row = s.presets.size() * static_cast<size_t>(group * s.head_dim);
+    std::vector<float> rows =
+        Gaussian(row * static_cast<size_t>(s.lengths[static_cast<size_t>(i)]), seed + i);
+    for (float& x : rows) x = Rounded(x, run.io);
+    return rows;
   }
-  static std::vector<float> QueriesOf(const Shape& s, int i) {
-    const size_t row = s.presets.size() * static_cast<size_t>(s.group * s.head_dim);
-    return Gaussian(row * static_cast<size_t>(s.lengths[static_cast<size_t>(i)]), 300 + i);
+  static std::vector<float> KeysOf(const PrefillRun& run, int i, unsigned seed) {
+    return RowsOf(run, i, 1, seed);
   }
+  static std::vector<float> QueriesOf(const PrefillRun& run, int i) {
+    return RowsOf(run, i, run.shape.group, 300);
+  }
+  // `count` numbers as they lie in device memory.
+  static std::vector<std::byte> ToIo(const float* from, size_t count, DeviceIo io) {
+    std::vector<std::byte> bytes(count * SizeOf(io));
+    for (size_t i = 0; i < count; ++i) {
+      if (io == DeviceIo::kF32) {
+        std::memcpy(&bytes[4 * i], from + i, 4);
+      } else {
+        const uint16_t half = io == DeviceIo::kF16 ? F16FromF32(from[i]) : BF16FromF32(from[i]);
+        std::memcpy(&bytes[2 * i], &half, 2);
+      }
+    }
+    return bytes;
+  }
+  static float FromIo(const std::byte* bytes, size_t i, DeviceIo io) {
+    float x;
+    uint16_t half;
+    if (io == DeviceIo::kF32) return std::memcpy(&x, bytes + 4 * i, 4), x;
+    std::memcpy(&half, bytes + 2 * i, 2);
+    return io == DeviceIo::kF16 ? F32FromF16(half) : F32FromBF16(half);
+  }
+  static size_t SizeOf(DeviceIo io) { return io == DeviceIo::kF32 ? 4 : 2; }
 
   // Outputs of all queries of every sequence.
   std::vector<std::vector<float>> Run(const PrefillRun& run) {
@@ -59,19 +95,21 @@ class PrefillOnDevice : public testing::Test {
                                          {.num_q_heads = q_heads,
                                           .max_tokens = batch * longest,
                                           .max_items = batch,
-                                          .io = DeviceIo::kF32,
+                                          .io = run.io,
                                           .softcap = static_cast<float>(shape.softcap),
-                                          .sliding_window = shape.sliding_window},
+                                          .sliding_window = shape.sliding_window,
+                                          .plain_kernel = run.plain_kernel},
                                          *stream_);
     EXPECT_TRUE(prefill.ok()) << prefill.status().ToString();
     if (!prefill.ok()) return {};
     std::vector<std::vector<float>> outs(static_cast<size_t>(batch));
-    const size_t row = static_cast<size_t>(q_heads) * dim * 4, kv_row = row / shape.group;
+    const size_t values = static_cast<size_t>(q_heads) * dim, kv_values = values / shape.group;
+    const size_t row = values * SizeOf(run.io), kv_row = kv_values * SizeOf(run.io);
     std::vector<std::vector<float>> q, k, v;
     for (int i = 0; i < batch; ++i) {
-      q.push_back(QueriesOf(shape, i));
-      k.push_back(KeysOf(shape, i, 11));
-      v.push_back(KeysOf(shape, i, 91));
+      q.push_back(QueriesOf(run, i));
+      k.push_back(KeysOf(run, i, 11));
+      v.push_back(KeysOf(run, i, 91));
     }
     const size_t most = static_cast<size_t>(batch) * longest;
     const auto q_device = *DeviceBuffer::Allocate(most * row);
@@ -94,12 +132,16 @@ class PrefillOnDevice : public testing::Test {
         ok(device->Reserve(id, n, *stream_));
         ok(id_device.Upload(&id, 4, 0, *stream_));
         ok(device->Advance(id_device.as<int32_t>(), 1, n, *stream_));
-        ok(k_device.Upload(k[i].data() + first * kv_row / 4, n * kv_row, 0, *stream_));
-        ok(v_device.Upload(v[i].data() + first * kv_row / 4, n * kv_row, 0, *stream_));
-        ok(device->AppendPrompt(0, id, n, k_device.data(), v_device.data(), DeviceIo::kF32,
-                                *stream_));
-        ok(q_device.Upload(q[i].data() + first * row / 4, n * row, done * row, *stream_));
-        ok(stream_->Synchronize());
+        const auto upload = [&](const DeviceBuffer& to, const std::vector<float>& from, size_t each,
+                                size_t offset) {
+          const std::vector<std::byte> bytes = ToIo(&from[first * each], n * each, run.io);
+          ok(to.Upload(bytes.data(), bytes.size(), offset, *stream_));
+          ok(stream_->Synchronize());
+        };
+        upload(k_device, k[i], kv_values, 0);
+        upload(v_device, v[i], kv_values, 0);
+        ok(device->AppendPrompt(0, id, n, k_device.data(), v_device.data(), run.io, *stream_));
+        upload(q_device, q[i], values, done * row);
         items.push_back({id, n});
         done += static_cast<size_t>(n);
       }
@@ -107,14 +149,14 @@ class PrefillOnDevice : public testing::Test {
       ok(out_device.Fill(0xff, *stream_));  // NaN
       ok((*prefill)->Plan(items, *stream_));
       ok((*prefill)->Run(0, q_device.data(), out_device.data(), *stream_));
-      std::vector<float> out(done * row / 4);
-      ok(out_device.Download(out.data(), out.size() * 4, 0, *stream_));
+      std::vector<std::byte> out(done * row);
+      ok(out_device.Download(out.data(), out.size(), 0, *stream_));
       ok(stream_->Synchronize());
       size_t at = 0;
       for (const DevicePrefillItem& item : items) {
         std::vector<float>& to = outs[static_cast<size_t>(batch - item.sequence)];
-        const size_t count = static_cast<size_t>(item.num_tokens) * row / 4;
-        to.insert(to.end(), out.begin() + at, out.begin() + at + count);
+        const size_t count = static_cast<size_t>(item.num_tokens) * values;
+        for (size_t i = 0; i < count; ++i) to.push_back(FromIo(out.data(), at + i, run.io));
         at += count;
       }
     }
@@ -136,10 +178,10 @@ class PrefillOnDevice : public testing::Test {
       for (const float x : outs[i]) ASSERT_FALSE(std::isnan(x)) << "not written";
       const SeqId seq = cpu->NewSequence();
       ASSERT_TRUE(cpu->BeginAppend(seq, length).ok());
-      ASSERT_TRUE(cpu->AppendLayer(seq, 0, KeysOf(shape, static_cast<int>(i), 11).data(),
-                                   KeysOf(shape, static_cast<int>(i), 91).data(), pool_)
+      ASSERT_TRUE(cpu->AppendLayer(seq, 0, KeysOf(run, static_cast<int>(i), 11).data(),
+                                   KeysOf(run, static_cast<int>(i), 91).data(), pool_)
                       .ok());
-      const std::vector<float> q = QueriesOf(shape, static_cast<int>(i));
+      const std::vector<float> q = QueriesOf(run, static_cast<int>(i));
       for (int position = length - 1; position >= 0; position -= stride) {
         const auto at = position * row;
         const std::vector<float> want = ExactAttention(
@@ -207,6 +249,24 @@ TEST_F(PrefillOnDevice, WindowsSinksAndSoftCaps) {
   }
 }
 
+TEST_F(PrefillOnDevice, SixteenBitNumbers) {
+  for (const DeviceIo io : {DeviceIo::kF16, DeviceIo::kBF16}) {
+    for (const int dim : {64, 128, 256}) {
+      Check(
+          {.shape = {.presets = {"k4v4"}, .head_dim = dim, .group = 2, .lengths = {200}}, .io = io},
+          kBound, 71, StrCat("head_dim ", dim));
+    }
+  }
+}
+
+// What runs everywhere, on a device that has something faster.
+TEST_F(PrefillOnDevice, ThePlainKernel) {
+  Check({.shape = {.presets = {"k3v2", "k4v4"}, .group = 3, .lengths = {700, 65}},
+         .parts = {300},
+         .plain_kernel = true},
+        kBound, 53, "plain");
+}
+
 TEST_F(PrefillOnDevice, CalibratedBooks) {
   for (const char* preset : {"k2v2", "k3v3", "k4v4"}) {
     Check({{.presets = {preset}, .lengths = {600}, .calibrated = true}}, kBound, 67, preset);
@@ -271,6 +331,8 @@ TEST_F(PrefillOnDevice, WhatDoesNotFitIsRefused) {
   EXPECT_EQ(plan(0, 300), StatusCode::kOk);
   EXPECT_EQ(plan(0, 301), StatusCode::kFailedPrecondition);
   EXPECT_EQ(prefill->Run(1, nullptr, nullptr, *stream_).code(), StatusCode::kInvalidArgument);
+  const auto* const odd = reinterpret_cast<const void*>(2);
+  EXPECT_EQ(prefill->Run(0, odd, nullptr, *stream_).code(), StatusCode::kInvalidArgument);
 }
 
 }  // namespace

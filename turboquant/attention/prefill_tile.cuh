@@ -116,34 +116,6 @@ __device__ __forceinline__ int64_t PrefillRow(const PrefillParams& p, const Pref
 // Rows that a warp turns at once: few warps are there to hide how long a shuffle takes.
 constexpr int kRowsAtOnce = 4;
 
-template <int kDim, int kRows>
-__device__ __forceinline__ void HadamardRows(float (&x)[kRows][kDim / 32], int lane) {
-  constexpr int kEach = kDim / 32;
-#pragma unroll
-  for (int s = 16; s > 0; s /= 2) {
-#pragma unroll
-    for (int i = 0; i < kRows * kEach; ++i) {
-      float& mine = x[i / kEach][i % kEach];
-      const float other = __shfl_xor_sync(kAllLanes, mine, s);
-      mine = lane & s ? other - mine : mine + other;
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-    for (int h = kEach / 2; h >= 1; h /= 2) {
-#pragma unroll
-      for (int e = 0; e < kEach; ++e) {
-        if (e & h) continue;
-        const float a = x[i][e], b = x[i][e + h];
-        x[i][e] = a + b, x[i][e + h] = a - b;
-      }
-    }
-#pragma unroll
-    for (int e = 0; e < kEach; ++e) x[i][e] *= rsqrtf(static_cast<float>(kDim));
-  }
-}
-
 // 16 rows of a unit, by a warp.
 template <int kDim>
 __device__ void PreparePrefillQueries(const PrefillParams& p, const PrefillTile& t,
@@ -157,13 +129,14 @@ __device__ void PreparePrefillQueries(const PrefillParams& p, const PrefillTile&
     for (int i = 0; i < kRowsAtOnce; ++i) {
       const int64_t from = PrefillRow(p, t, u, kv_head, first + i) * kDim;
 #pragma unroll
-      for (int e = 0; e < kEach; ++e) {
-        x[i][e] = from >= 0 ? LoadIo(p.q, from + lane * kEach + e, p.io) * p.scale : 0.f;
-      }
+      for (int e = 0; e < kEach; ++e) x[i][e] = 0;
+      if (from >= 0) LoadIoRow(p.q, from + lane * kEach, p.io, x[i]);
+#pragma unroll
+      for (int e = 0; e < kEach; ++e) x[i][e] *= p.scale;
     }
 #pragma unroll
     for (int i = 0; i < kRowsAtOnce; ++i) FlipSigns<kDim>(head.k_signs, x[i], lane);
-    HadamardRows<kDim>(x, lane);
+    Hadamard<kDim>(x, lane, rsqrtf(static_cast<float>(kDim)));
 #pragma unroll
     for (int i = 0; i < kRowsAtOnce; ++i) {
       largest[i] = 1e-30f;
@@ -289,7 +262,7 @@ __device__ void WritePrefillRows(const PrefillParams& p, const PrefillTile& t, c
 #pragma unroll
         for (int e = 0; e < kEach; ++e) x[i][e] = rows[(first + i) * kStride + lane * kEach + e];
       }
-      HadamardRows<kDim>(x, lane);
+      Hadamard<kDim>(x, lane, rsqrtf(static_cast<float>(kDim)));
 #pragma unroll
       for (int i = 0; i < kRowsAtOnce; ++i) {
         FlipSigns<kDim>(head.v_signs, x[i], lane);

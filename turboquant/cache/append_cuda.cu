@@ -256,16 +256,25 @@ __device__ __noinline__ void SealAnchorRows(const AppendParams& p, const AppendH
 
 // ---- The kernel ---------------------------------------------------------------------------------
 
+// Rows that a warp works on at once, where all of a block are new.
+constexpr int kRowsAtOnce = 2;
+
 // 8-bit rows of a block, token by token.
 template <int kDim>
 struct BlockRows {
   alignas(8) int8_t levels[2][kPageLen][kDim + 4];  // K, V; longer by a word, for the sake of banks
   float scales[2][kPageLen];
 
-  __device__ __forceinline__ void Load(int side, int token, int lane, int (&row)[kDim / 32]) const {
+  __device__ __forceinline__ void Load(int side, int first_token, int lane,
+                                       int (&row)[kRowsAtOnce][kDim / 32],
+                                       float (&scale)[kRowsAtOnce]) const {
     constexpr int kEach = kDim / 32;
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) row[i] = levels[side][token][lane * kEach + i];
+    for (int r = 0; r < kRowsAtOnce; ++r) {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) row[r][i] = levels[side][first_token + r][lane * kEach + i];
+      scale[r] = scales[side][first_token + r];
+    }
   }
 };
 
@@ -282,14 +291,15 @@ __device__ void SealBlock(const AppendParams& p, const AppendHead& head, int seq
     const AppendSide& side = head.sides[s];
     const Side which = s == 0 ? Side::kK : Side::kV;
     if (side.kind == AppendKind::kBook) {
-      for (int t = warp; t < kPageLen; t += kWarps) {
-        if (rows == nullptr) {
-          CodeRow<kDim>(side, which, open, t, sh, lane);
-          continue;
+      if (rows == nullptr) {
+        for (int t = warp; t < kPageLen; t += kWarps) CodeRow<kDim>(side, which, open, t, sh, lane);
+      } else {
+        for (int t = warp * kRowsAtOnce; t < kPageLen; t += kWarps * kRowsAtOnce) {
+          int row[kRowsAtOnce][kDim / 32];
+          float scale[kRowsAtOnce];
+          rows->Load(s, t, lane, row, scale);
+          CodeLevels<kDim>(side, which, row, scale, t, sh, lane);
         }
-        int row[kDim / 32];
-        rows->Load(s, t, lane, row);
-        CodeLevels<kDim>(side, which, row, rows->scales[s][t], t, sh, lane);
       }
       __syncthreads();
       if (warp == 0) {
@@ -389,20 +399,23 @@ __device__ void AppendBlockRows(const AppendParams& p, const AppendHead& head, i
                                 int64_t from, int first_position, uint8_t* open,
                                 BlockRows<kDim>* rows, int warp, int lane) {
   constexpr int kEach = kDim / 32;
-  for (int task = warp; task < 2 * kPageLen; task += kWarps) {
+  for (int task = warp * kRowsAtOnce; task < 2 * kPageLen; task += kWarps * kRowsAtOnce) {
     const int s = task / kPageLen, token = task % kPageLen;
-    float x[kEach];
-    int level[kEach];
-    LoadRow<kDim>(p, head.sides[s],
-                  s == 0 && head.center >= 0 ? p.centers + head.center * kDim : nullptr,
-                  s == 0 ? p.k : p.v, ((from + token) * p.num_kv_heads + kv_head) * kDim,
-                  first_position + token, lane, x);
-    const float scale = Int8Levels<kDim>(x, level);
+    float x[kRowsAtOnce][kEach], scale[kRowsAtOnce];
+    int level[kRowsAtOnce][kEach];
+    LoadRows<kDim>(p, head.sides[s],
+                   s == 0 && head.center >= 0 ? p.centers + head.center * kDim : nullptr,
+                   s == 0 ? p.k : p.v, ((from + token) * p.num_kv_heads + kv_head) * kDim,
+                   first_position + token, lane, x);
+    Int8Levels<kDim>(x, level, scale);
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      rows->levels[s][token][lane * kEach + i] = static_cast<int8_t>(level[i]);
+    for (int r = 0; r < kRowsAtOnce; ++r) {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        rows->levels[s][token + r][lane * kEach + i] = static_cast<int8_t>(level[r][i]);
+      }
+      if (lane == 0) rows->scales[s][token + r] = scale[r];
     }
-    if (lane == 0) rows->scales[s][token] = scale;
   }
   __syncthreads();
   for (int i = threadIdx.x; i < 2 * kPageLen; i += blockDim.x) {
@@ -430,7 +443,7 @@ struct PromptShared {
 
 // A thread block for each (block, KV head).
 template <int kDim>
-__global__ void __launch_bounds__(32 * kWarps)
+__global__ void __launch_bounds__(32 * kWarps, kDim <= 128 ? 4 : 2)
     AppendPromptKernel(const __grid_constant__ AppendParams p) {
   auto& sh = *reinterpret_cast<PromptShared<kDim>*>(ptx::DynamicShared());
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -468,6 +468,10 @@ Status DeviceCache::AppendPrompt(int layer, int sequence, int n, const void* k, 
                            options_.max_sequences, " to layer ", layer, " of ", config().num_layers,
                            "; at most ", kMaxPrompt, " at a time, and Reserve comes first");
   }
+  if (reinterpret_cast<uintptr_t>(k) % 16 != 0 || reinterpret_cast<uintptr_t>(v) % 16 != 0) {
+    return InvalidArgument("device cache: keys at ", k, " and values at ", v,
+                           "; parts of a prompt begin at multiples of 16 bytes");
+  }
   AppendParams p = ParamsOf(layer, k, v, io);
   p.num_tokens = n;
   p.prompt_sequence = sequence;

@@ -75,9 +75,9 @@ class DeviceCache {
   // each sequence. Writes open rows and seals the block that leaves the window.
   Status Append(int layer, const int32_t* sequences, int batch, int n, const void* k, const void* v,
                 DeviceIo io, const DeviceStream& stream) const;
-  // The last n tokens, any number, of one sequence that has been reserved; k, v: device memory,
-  // [n][num_kv_heads][head_dim]. Writes open rows and seals every block that the last token reads
-  // at low bits. The same bytes as Append.
+  // The last n tokens, any number, of one sequence that has been reserved; k, v: device memory at
+  // multiples of 16 bytes, [n][num_kv_heads][head_dim]. Writes open rows and seals every block that
+  // the last token reads at low bits. The same bytes as Append.
   Status AppendPrompt(int layer, int sequence, int n, const void* k, const void* v, DeviceIo io,
                       const DeviceStream& stream) const;
   // OK when Append can write and seal every head, a centre included; else kUnsupported, naming what

@@ -262,6 +262,9 @@ TEST_F(OnDevice, AnAppendThatWasNotReservedIsRefused) {
   EXPECT_EQ(append(0, 0, 101), StatusCode::kInvalidArgument);
   EXPECT_EQ(append(2, 0, 100), StatusCode::kInvalidArgument);
   EXPECT_EQ(append(0, 1, 100), StatusCode::kInvalidArgument);
+  const auto* const odd = reinterpret_cast<const void*>(2);
+  EXPECT_EQ(device->AppendPrompt(0, 0, 100, odd, odd, DeviceIo::kF16, *stream_).code(),
+            StatusCode::kInvalidArgument);
   EXPECT_EQ(device->Append(0, nullptr, 1, 9, nullptr, nullptr, DeviceIo::kF32, *stream_).code(),
             StatusCode::kInvalidArgument);
 }

@@ -17,30 +17,38 @@ __device__ __forceinline__ void FlipSigns(const uint32_t* signs, float (&x)[kDim
   for (int i = 0; i < kEach; ++i) x[i] = bits >> i & 1 ? -x[i] : x[i];
 }
 
-// The Hadamard transform times `norm`, which makes it a rotation at 1 / sqrt(kDim).
-template <int kDim>
-__device__ __forceinline__ void Hadamard(float (&x)[kDim / 32], int lane, float norm) {
+// The Hadamard transform of rows times `norm`, which makes it a rotation at 1 / sqrt(kDim). Several
+// rows take little longer than one: their shuffles overlap.
+template <int kDim, int kRows>
+__device__ __forceinline__ void Hadamard(float (&x)[kRows][kDim / 32], int lane, float norm) {
   constexpr int kEach = kDim / 32;
 #pragma unroll
-  for (int h = kDim / 2; h >= 1; h /= 2) {
-    if (h >= kEach) {
-      const int s = h / kEach;
+  for (int s = 16; s > 0; s /= 2) {
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        const float other = __shfl_xor_sync(ptx::kAllLanes, x[i], s);
-        x[i] = lane & s ? other - x[i] : x[i] + other;
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        if (i & h) continue;
-        const float a = x[i], b = x[i + h];
-        x[i] = a + b, x[i + h] = a - b;
-      }
+    for (int i = 0; i < kRows * kEach; ++i) {
+      float& mine = x[i / kEach][i % kEach];
+      const float other = __shfl_xor_sync(ptx::kAllLanes, mine, s);
+      mine = lane & s ? other - mine : mine + other;
     }
   }
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) x[i] *= norm;
+  for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+    for (int h = kEach / 2; h >= 1; h /= 2) {
+#pragma unroll
+      for (int e = 0; e < kEach; ++e) {
+        if (e & h) continue;
+        const float a = x[i][e], b = x[i][e + h];
+        x[i][e] = a + b, x[i][e + h] = a - b;
+      }
+    }
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) x[i][e] *= norm;
+  }
+}
+template <int kDim>
+__device__ __forceinline__ void Hadamard(float (&x)[kDim / 32], int lane, float norm) {
+  Hadamard<kDim>(reinterpret_cast<float(&)[1][kDim / 32]>(x), lane, norm);
 }
 
 }  // namespace
