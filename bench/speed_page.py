@@ -190,6 +190,35 @@ def weight_lines(results):
     return lines[1:] or ["Nothing was measured yet."]
 
 
+def prefill_cuda_lines(result):
+    if result is None:
+        return ["Nothing was measured yet."]
+    rows, m = result["results"], result["measured_on"]
+    tokens = sorted({r["settings"]["tokens"] for r in rows})
+    ours = [r for r in rows if r["peer"] is None]
+    cudnn = f"{m['cudnn'] // 10000}.{m['cudnn'] // 100 % 100}.{m['cudnn'] % 100}"
+    lines = [f"{result['device']['name']}, driver {m['driver']}, torch {m['torch']}, cuDNN "
+             f"{cudnn}, median of {ours[0]['settings']['runs']} runs, commit {m['commit']}; "
+             f"head_dim {ours[0]['settings']['head_dim']}, 32 query heads, one sequence."]
+    for kv_heads in dict.fromkeys(r["settings"]["kv_heads"] for r in rows):
+        here = [r for r in rows if r["settings"]["kv_heads"] == kv_heads]
+        at = {(r["name"], r["settings"]["tokens"]): r for r in here if r["peer"] is None}
+        fastest = {n: min((r for r in here if r["peer"] and r["us_per_layer"]
+                           and r["settings"]["tokens"] == n), key=lambda r: r["us_per_layer"])
+                   for n in tokens}
+        lines += ["", f"{kv_heads} KV heads: microseconds a layer (times the fastest FP16; append "
+                      "and seal, share of the attention):", ""]
+        body = [[fastest[tokens[0]]["peer"].split(" SDPA ")[1].split(",")[0] + " FP16"]
+                + [f"{fastest[n]['us_per_layer']:,.0f}" for n in tokens]]
+        for name in dict.fromkeys(name for name, _ in at):
+            body.append([name] + [
+                f"{at[name, n]['us_per_layer']:,.0f} "
+                f"({at[name, n]['ratio_to']['fastest f16']:.2f}x; "
+                f"{100 * at[name, n]['append_and_seal_share']:.1f} %)" for n in tokens])
+        lines += table(["cache \\ tokens", *(f"{n:,}" for n in tokens)], body)
+    return lines
+
+
 def chart(result):
     """Tokens per second (logarithmic) by depth, each line named at its end."""
     width, height, left, right, top, bottom = 760, 420, 56, 150, 40, 48
@@ -260,7 +289,8 @@ def main():
              "decode_avx2": decode_lines(load("decode_avx2.json")),
              "shape": shape_lines(load("decode_shape.json")),
              "weights": weight_lines([load("weights.json"), load("weights_avx2.json")]),
-             "attention": attention_lines(load("attention.json"))}
+             "attention": attention_lines(load("attention.json")),
+             "prefill_cuda": prefill_cuda_lines(load("prefill_cuda.json"))}
     old = PAGE.read_text(encoding="utf-8")
     new = MARKERS.sub(lambda m: m.group(1) + "\n".join(lines[m.group(2)]) + "\n" + m.group(3), old)
     files = {PAGE: new}

@@ -3,10 +3,9 @@
 //
 // A warpgroup fills a ring of stages with bytes, ordered as wgmma reads them, from records that
 // bulk copies have brought to shared memory. Two warpgroups have a unit each and go through the
-// stages on their own, so that one is at its products while others are at their softmax step.
+// stages on their own, so that one is at its products while the other is at its softmax step.
 // Operands A, the digits of queries and of weights, are in registers. Values are taken in two
-// halves of the channels, as sums of all would not fit beside the state in the registers of so many
-// threads.
+// halves of the channels: sums of one become floats while fewer registers are held than for both.
 #include <cuda_runtime_api.h>
 
 #include "turboquant/attention/prefill_entry.h"
