@@ -182,6 +182,13 @@ Status CalibrateFlags::Validate() const {
                                     {"--held-out-tokens", run.held_out_tokens}}) {
     if (value < 1) return InvalidArgument(flag, " ", value, ": expected 1 or more");
   }
+  for (const auto& [flag, value] :
+       {std::pair("--recent-len", recent_len), {"--sink-len", sink_len}}) {
+    if (value < 0) return InvalidArgument(flag, " ", value, ": expected 0 or more");
+  }
+  if (!(answers.temperature >= 0)) {
+    return InvalidArgument("--temperature ", answers.temperature, ": expected 0 or more");
+  }
   if (answers.rounds < 0 || answers.max_tokens < 1) {
     return InvalidArgument("--rounds ", answers.rounds, " --answer-tokens ", answers.max_tokens,
                            ": expected 0 or more, and 1 or more");
@@ -277,9 +284,11 @@ Result<int> RunCalibrate(const CalibrateFlags& flags) {
   TQ_ASSIGN_OR_RETURN(
       const Windows calibration,
       MakeWindows(flags, loaded, corpus.calibration, flags.calibration_tokens, &journal, &used));
-  TQ_ASSIGN_OR_RETURN(const Windows held_out,
-                      MakeWindows(flags, loaded, corpus.held_out, flags.run.held_out_tokens,
-                                  &journal, &used_held_out));
+  // Whole windows of the context that is served, and enough of them to tell their spread.
+  const int64_t proof_tokens = std::max(
+      flags.run.held_out_tokens, static_cast<int64_t>(kCalibrateLeastWindows) * flags.context);
+  TQ_ASSIGN_OR_RETURN(const Windows held_out, MakeWindows(flags, loaded, corpus.held_out,
+                                                          proof_tokens, &journal, &used_held_out));
   PrintNote(flags.output, "calibration " + WindowsText(calibration.report));
   WindowsReport proof = held_out.report;
   proof.warnings.clear();  // of the amount that calibrates, and it is this small by its flag
@@ -327,7 +336,7 @@ Result<int> RunCalibrate(const CalibrateFlags& flags) {
   Profile& profile = result.profile;
   profile.model.weights_hash = weights;
   profile.calibration->corpus_hash = corpus.report.calibration_hash;
-  profile.calibration->sequences = calibration.report.sequences;
+  profile.calibration->sequences = calibration.report.sequences;  // before they were packed
   profile.calibration->date = Today();
   CacheConfig config = loaded.model->MakeCacheConfig();
   TQ_RETURN_IF_ERROR(profile.Apply(loaded.model->StructureHash(), weights, &config, &note));

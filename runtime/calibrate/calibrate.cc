@@ -7,6 +7,7 @@
 
 #include "runtime/calibrate/calibration.h"
 #include "runtime/evaluate/footprint.h"
+#include "runtime/evaluate/kld_run.h"
 #include "turboquant/base/isa.h"
 #include "turboquant/codec/record_layout.h"
 
@@ -35,12 +36,13 @@ Calibration::Calibration(Model& model, WindowSpan calibration, WindowSpan held_o
       long_calibration_(LongWindows(calibration, options)),
       long_held_out_(LongWindows(held_out, options)),
       options_(options) {
-  held_out_ = TakeWindows(long_held_out_, options.held_out_tokens);
+  held_out_ = TakeWindows(long_held_out_, options.held_out_tokens, kCalibrateLeastWindows);
   site_windows_ = TakeWindows(long_calibration_, options.site_tokens);
   // Other text than the sites', as far as there is some.
   const WindowSpan all = long_calibration_, rest = all.subspan(site_windows_.size());
-  search_windows_ =
-      TakeWindows(CountTokens(rest) >= options.search_tokens ? rest : all, options.search_tokens);
+  const bool enough =
+      CountTokens(rest) >= options.search_tokens && rest.size() >= kCalibrateLeastWindows;
+  search_windows_ = TakeWindows(enough ? rest : all, options.search_tokens, kCalibrateLeastWindows);
 }
 
 Result<CalibrateResult> Calibration::Run() {
@@ -176,7 +178,7 @@ Status Calibration::Verify() {
     // Without a budget the simpler one has to reach the target too.
     const bool reaches =
         budget_bits_ || OverWindows(result_.held_out_uniform).mean() <= options_.target_kld;
-    if (gain.mean() <= gain.stderr_of_mean() && reaches && options_.objective == Objective::kKld) {
+    if (!IsBeyondItsError(gain) && reaches && options_.objective == Objective::kKld) {
       result_.kept_uniform = true;
       Say(fmt::format(
           "on held-out text the allocation gains {:.6f} ± {:.6f} KL over {}: the simpler "
@@ -251,8 +253,11 @@ void Calibration::Finish() {
   q.ppl_ratio = s.ppl_ratio;
   q.gate_kld_mean = c.target_kld;
   q.device = StrCat("cpu, ", CurrentIsa());
+  result_.not_informative = WhyNotInformative(s.ppl_ref, arch_.vocab_size);
+  if (!result_.not_informative.empty()) Say("held-out text: " + result_.not_informative);
   // Beyond its own standard error.
-  q.passed = !options_.gate || q.kld_mean <= options_.target_kld + q.kld_stderr;
+  q.passed = !options_.gate ||
+             (q.kld_mean <= options_.target_kld + q.kld_stderr && result_.not_informative.empty());
 }
 
 double CalibrateTrial::kld() const {

@@ -28,6 +28,9 @@ namespace tq {
 // What is minimized: the predicted KL of the next token, or the error of attention outputs.
 enum class Objective { kKld, kCosine };
 
+// Of the search and of the proof, whatever their tokens: one window has no spread to judge by.
+inline constexpr size_t kCalibrateLeastWindows = 2;
+
 struct CalibrateOptions {
   HeadFormat base;  // axes of all formats but their bits: trellis, groups, anchors
   std::vector<int> bits = {2, 3, 4, 5, 6, 8};  // what may be given; the first is the floor
@@ -89,14 +92,16 @@ struct CalibrateResult {
   bool kept_uniform = false;         // it did not, beyond its standard error
   double gain = 0, gain_stderr = 0;  // mean KL of the uniform one minus that of the allocation
   double scale = 0;                  // measured over predicted KL
+  std::string not_informative;       // why the held-out text proves nothing; empty: it does
   StreamScores held_out, held_out_uniform, held_out_floor;
   std::vector<std::string> log;
 };
 
 // `calibration` and `held_out` are windows of at most context_len tokens. kInvalidArgument: no
-// windows, windows too short to read sealed tokens, a budget below the smallest formats, a target
-// that the best formats miss; kUnsupported: nothing to choose (all layers have a sliding window);
-// kCancelled. Deterministic: the same inputs give the same profile, interrupted or not.
+// windows, windows too short to read sealed tokens, a budget below the smallest formats;
+// kUnsupported: nothing to choose (all layers have a sliding window); kCancelled. A target that no
+// format reaches gives the best profile that there is, which does not pass. Deterministic: the same
+// inputs give the same profile, interrupted or not.
 Result<CalibrateResult> Calibrate(Model& model, std::span<const std::vector<TokenId>> calibration,
                                   std::span<const std::vector<TokenId>> held_out,
                                   const CalibrateOptions& options);

@@ -90,6 +90,7 @@ nlohmann::ordered_json CalibrateJson(const CalibrateResult& r) {
   if (p.calibration->target_kld > 0) j["target_kld"] = p.calibration->target_kld;
   if (p.calibration->budget_bits > 0) j["budget_bits"] = p.calibration->budget_bits;
   j["passed"] = p.quality->passed;
+  j["informative"] = r.not_informative.empty();
   j["held_out"] = HeldOutJson(r.held_out);
   j["floor"] = {{"kld_mean", OverWindows(r.held_out_floor).mean()}};
   if (!r.uniform_name.empty()) {
@@ -166,6 +167,7 @@ std::string CalibrateText(const CalibrateResult& r) {
         fmt::format("{}: a mean KL of {:.5f} ± {:.5f} on held-out text, {:.5f} was asked for\n",
                     q.passed ? "passed" : "NOT passed", q.kld_mean, q.kld_stderr, q.gate_kld_mean);
   }
+  if (!r.not_informative.empty()) out += "held-out text: " + r.not_informative + "\n";
   return out;
 }
 
@@ -183,6 +185,7 @@ std::string Verdict(const CalibrateResult& r) {
                        q.passed ? "passed" : "NOT passed");
   }
   out += ".";
+  if (!r.not_informative.empty()) out += " But: " + r.not_informative + ".";
   if (r.kept_uniform) {
     out += " One format for all heads is kept: giving each its own was not better beyond chance.";
   } else if (!r.uniform_name.empty()) {

@@ -22,10 +22,11 @@ namespace tq {
 
 using WindowSpan = std::span<const std::vector<TokenId>>;
 
-// The first windows that have at least `tokens` tokens together; all, if there are fewer.
-inline WindowSpan TakeWindows(WindowSpan windows, int64_t tokens) {
+// The first windows that have at least `tokens` tokens together, and at least `least` of them; all,
+// if there are fewer.
+inline WindowSpan TakeWindows(WindowSpan windows, int64_t tokens, size_t least = 1) {
   size_t n = 0;
-  for (int64_t sum = 0; n < windows.size() && sum < tokens; ++n) {
+  for (int64_t sum = 0; n < windows.size() && (sum < tokens || n < least); ++n) {
     sum += static_cast<int64_t>(windows[n].size());
   }
   return windows.first(n);
@@ -44,6 +45,11 @@ inline GroupedMean PairedDifference(const CalibrateTrial& a, const CalibrateTria
     mean.Add(b.window_means[w] - a.window_means[w], a.window_positions[w]);
   }
   return mean;
+}
+
+// A difference of one window says nothing about other windows.
+inline bool IsBeyondItsError(const GroupedMean& difference) {
+  return difference.groups() > 1 && difference.mean() > difference.stderr_of_mean();
 }
 
 class Calibration {
@@ -85,7 +91,7 @@ class Calibration {
 
   // --- Search -----------------------------------------------------------------------------------
   Status Search();
-  Status ReachTarget(ChoiceRequest request, const std::string& name);
+  Status ReachTarget();
   Status Align();
   std::vector<HeadFormat> FormatsOf(const Rungs& rungs) const;
   CacheConfig ConfigOf(const Rungs& rungs) const;
@@ -94,6 +100,7 @@ class Calibration {
   Result<std::vector<StreamScores>> Divergence(std::span<const Stream> streams, WindowSpan windows,
                                                Stage stage, const std::string& what, bool scores);
   std::optional<CalibrateTrial> Uniform(double max_bits) const;
+  double BitsOfAll(int k_rung, int v_rung) const;
 
   // --- Proof ------------------------------------------------------------------------------------
   Status Verify();

@@ -75,6 +75,12 @@ Result<std::vector<StreamScores>> Calibration::Divergence(std::span<const Stream
   return MeasureDivergence(plain, streams, windows, o);
 }
 
+double Calibration::BitsOfAll(int k_rung, int v_rung) const {
+  ChosenFormats all;
+  all.rungs.assign(NumHeads(), {k_rung, v_rung});
+  return BitsOf(ladder_, costs_, all);
+}
+
 // The uniform formats with the most bits within a budget; of equal ones those of least cost.
 std::optional<CalibrateTrial> Calibration::Uniform(double max_bits) const {
   std::optional<CalibrateTrial> best;
@@ -122,10 +128,7 @@ Status Calibration::Search() {
     ChoiceRequest at_target{.max_cost = options_.target_kld};
     if (options_.objective == Objective::kCosine) at_target = {.max_bits = 3.0};
     const Result<ChosenFormats> chosen = ChooseFormats(ladder_, costs_, at_target);
-    if (!chosen.ok()) {
-      return chosen.status().WithContext(StrCat("a mean KL of ", options_.target_kld));
-    }
-    budget = chosen->bits;
+    budget = chosen.ok() ? chosen->bits : BitsOfAll(TopRung(0), TopRung(1));
   }
   for (const Shape& s : kShapes) {
     if (options_.granularity && *options_.granularity != s.granularity) continue;
@@ -146,8 +149,7 @@ Status Calibration::Search() {
   TQ_RETURN_IF_ERROR(MeasureTrials(all, kSearch));
   size_t best = 0;
   for (size_t t = 1; t < requests.size(); ++t) {
-    const GroupedMean gain = PairedDifference(trials[t], trials[best]);
-    if (gain.mean() > gain.stderr_of_mean()) best = t;
+    if (IsBeyondItsError(PairedDifference(trials[t], trials[best]))) best = t;
   }
   for (const CalibrateTrial& t : trials) {
     Say(fmt::format("measured {}: {:.3f} bits, KL {:.6f}", t.name, t.bits, t.kld()));
@@ -155,45 +157,68 @@ Status Calibration::Search() {
   result_.trials = trials;
   result_.chosen = trials[best];
   request_ = requests[best];
+  if (!budget_bits_) TQ_RETURN_IF_ERROR(ReachTarget());
   if (result_.chosen.predicted > 0) {
     result_.scale = result_.chosen.kld() / result_.chosen.predicted;
   }
-  if (budget_bits_) return OkStatus();
-  return ReachTarget(request_, trials[best].name);
+  return OkStatus();
 }
 
-// Predictions are off by a factor that hardly depends on the bits: measure, scale, choose again.
-Status Calibration::ReachTarget(ChoiceRequest request, const std::string& name) {
-  constexpr int kRounds = 4;
+// Fewest bits of the chosen shape whose measured KL is within the target: bits between those known
+// to be too few and enough, guessed from what one more bit does to the KL of any code.
+Status Calibration::ReachTarget() {
+  constexpr int kRounds = 8;
+  constexpr double kNear = 0.93;           // of the target: fewer bits are not worth another run
+  constexpr double kLogKldPerBit = 1.386;  // a quarter for each bit
+  constexpr double kLeastStep = 0.01;      // bits
+  const std::string name = result_.chosen.name;
   std::optional<CalibrateTrial> reached;
-  double scale = result_.scale > 0 ? result_.scale : 1;
-  for (int round = 0; round < kRounds; ++round) {
-    request.max_bits.reset();
-    request.max_cost = options_.target_kld / scale;
-    TQ_ASSIGN_OR_RETURN(CalibrateTrial trial, Choose(StrCat(name, ", round ", round + 1), request));
-    TQ_RETURN_IF_ERROR(MeasureTrials({&trial}, kSearch));
-    Say(fmt::format("measured {}: {:.3f} bits, KL {:.6f} for {:g}", trial.name, trial.bits,
-                    trial.kld(), options_.target_kld));
-    const bool within = trial.kld() <= options_.target_kld;
-    if (within && (!reached || trial.bits < reached->bits)) {
-      reached = trial;
-      request_ = request;
-      result_.scale = scale;
+  // `few` are not enough, or the fewest there are; `enough` reach the target, or are all there are.
+  double few = BitsOfAll(0, 0), enough = BitsOfAll(TopRung(0), TopRung(1));
+  bool few_known = false;
+  const auto learn = [&](const CalibrateTrial& trial, double asked) {
+    if (trial.kld() <= options_.target_kld) {
+      if (!reached || trial.bits < reached->bits) reached = trial;
+      enough = std::min(enough, trial.bits);
+    } else {
+      few = std::max(few, asked);
+      few_known = true;
     }
+  };
+  CalibrateTrial last = result_.chosen;
+  learn(last, last.bits);
+  for (int round = 1; round <= kRounds; ++round) {
+    if (reached && reached->kld() > kNear * options_.target_kld) break;
+    if (enough - few < kLeastStep) break;
+    double bits = last.bits + std::log(std::max(last.kld(), 1e-12) / (0.97 * options_.target_kld)) /
+                                  kLogKldPerBit;
+    if (bits <= few) bits = few_known ? (few + enough) / 2 : few;
+    if (bits >= enough) bits = reached ? (few + enough) / 2 : enough;
+    ChoiceRequest request = request_;
+    request.max_bits = bits;
+    TQ_ASSIGN_OR_RETURN(CalibrateTrial trial, Choose(StrCat(name, ", round ", round), request));
     const bool known = std::any_of(result_.trials.begin(), result_.trials.end(),
                                    [&](const auto& t) { return t.rungs == trial.rungs; });
-    result_.trials.push_back(trial);
-    if (within && trial.kld() > 0.93 * options_.target_kld) break;
-    if (known && within) break;
-    scale = trial.predicted > 0 ? trial.kld() / trial.predicted : scale;
-    if (!within) scale *= 1.02;  // not to stop just above it
+    TQ_RETURN_IF_ERROR(MeasureTrials({&trial}, kSearch));
+    if (!known) {
+      Say(fmt::format("measured {}: {:.3f} bits, KL {:.6f} for {:g}", trial.name, trial.bits,
+                      trial.kld(), options_.target_kld));
+      result_.trials.push_back(trial);
+    }
+    learn(trial, bits);
+    last = std::move(trial);
   }
   if (!reached) {
-    return InvalidArgument(
-        "a mean KL of ", options_.target_kld, " was not reached: ", result_.trials.back().bits,
-        " bits per value gave ", result_.trials.back().kld(), "; raise --target-kld, or --budget");
+    reached = *std::min_element(
+        result_.trials.begin(), result_.trials.end(),
+        [](const CalibrateTrial& a, const CalibrateTrial& b) { return a.kld() < b.kld(); });
+    Say(
+        fmt::format("a mean KL of {:g} was not reached: the least that was measured is {:.6f}, at "
+                    "{:.3f} bits; raise --target-kld",
+                    options_.target_kld, reached->kld(), reached->bits));
   }
-  result_.chosen = *reached;
+  result_.chosen = *std::move(reached);
+  request_.max_bits = result_.chosen.bits;
   return OkStatus();
 }
 
@@ -253,27 +278,34 @@ Status Calibration::Align() {
     Say("alignment: every layer's attention output is in line with the others'");
     return OkStatus();
   }
-  const std::vector<AttentionError> before = errors;
-  CalibrateTrial trial = result_.chosen;
+  const auto name_of = [](const std::vector<size_t>& layers) {
+    std::string names;
+    for (const size_t l : layers) names += StrCat(names.empty() ? "" : ", ", l);
+    return names;
+  };
+  const CalibrateTrial before = result_.chosen;
+  std::vector<AttentionError> aligned = errors;  // of result_.chosen
   ChoiceRequest request = request_;
   request.max_cost.reset();
   request.max_bits = budget_bits_.value_or(result_.chosen.bits);
-  std::vector<bool> raised(result_.layers.size());
   for (int round = 0; round < kRounds && !bad.empty(); ++round) {
+    CalibrateTrial trial = result_.chosen;
     request.least_rungs.resize(NumHeads(), {0, 0});
     for (const size_t l : bad) {
-      // The side with the larger error, one step up in every head.
+      // The side with the larger error, one step up in every head; the other where it has the most.
       std::array<double, 2> sides{};
+      std::array<bool, 2> can_rise{};
       for (size_t h = l * heads; h < (l + 1) * heads; ++h) {
         for (int side = 0; side < 2; ++side) {
           sides[side] += Error(h, side, static_cast<size_t>(trial.rungs[h][side]));
+          can_rise[side] = can_rise[side] || trial.rungs[h][side] < TopRung(side);
         }
       }
-      const int side = sides[0] >= sides[1] ? 0 : 1;
+      if (!can_rise[0] && !can_rise[1]) continue;
+      const int side = can_rise[0] && (sides[0] >= sides[1] || !can_rise[1]) ? 0 : 1;
       for (size_t h = l * heads; h < (l + 1) * heads; ++h) {
         request.least_rungs[h][side] = std::min(TopRung(side), trial.rungs[h][side] + 1);
       }
-      raised[l] = true;
       Say(fmt::format(
           "alignment: layer {} has an attention output error of {:.3f} (cosine {:.4f}); "
           "raising {}",
@@ -290,30 +322,40 @@ Status Calibration::Align() {
       }
       request.max_bits = BitsOf(ladder_, costs_, more);
     }
-    Result<CalibrateTrial> next = Choose(result_.chosen.name + ", aligned", request);
+    Result<CalibrateTrial> next = Choose(before.name + ", aligned", request);
     if (!next.ok()) {
       Say("alignment: the budget leaves no room for more");
       break;
     }
     trial = *std::move(next);
+    if (trial.rungs == result_.chosen.rungs) break;
     TQ_RETURN_IF_ERROR(measure(trial, &errors));
+    TQ_RETURN_IF_ERROR(MeasureTrials({&trial}, kAlign));
+    result_.trials.push_back(trial);
+    if (options_.objective == Objective::kKld &&
+        IsBeyondItsError(PairedDifference(before, trial))) {
+      Say(fmt::format("alignment: taken back, the KL grows from {:.6f} to {:.6f}", before.kld(),
+                      trial.kld()));
+      break;
+    }
+    Say(fmt::format("alignment: KL {:.6f} before, {:.6f} after, at {:.3f} bits", before.kld(),
+                    trial.kld(), trial.bits));
+    result_.chosen = std::move(trial);
+    request_ = request;
+    aligned = errors;
     fill(errors);
     bad = out_of_line();
   }
-  TQ_RETURN_IF_ERROR(MeasureTrials({&trial}, kAlign));
-  const GroupedMean harm = PairedDifference(result_.chosen, trial);
-  result_.trials.push_back(trial);
-  if (options_.objective == Objective::kKld && harm.mean() > harm.stderr_of_mean()) {
-    Say(fmt::format("alignment: taken back, the KL grows from {:.6f} to {:.6f}",
-                    result_.chosen.kld(), trial.kld()));
-    fill(before);
-    return OkStatus();
+  fill(aligned);
+  bad = out_of_line();
+  if (!bad.empty()) Say("alignment: still out of line: layers " + name_of(bad));
+  for (size_t h = 0; h < NumHeads(); ++h) {
+    for (const int side : {0, 1}) {
+      if (result_.chosen.rungs[h][side] > before.rungs[h][side]) {
+        result_.layers[h / heads].raised = true;
+      }
+    }
   }
-  Say(fmt::format("alignment: KL {:.6f} before, {:.6f} after, at {:.3f} bits", result_.chosen.kld(),
-                  trial.kld(), trial.bits));
-  for (size_t l = 0; l < raised.size(); ++l) result_.layers[l].raised = raised[l];
-  result_.chosen = trial;
-  request_ = request;
   return OkStatus();
 }
 

@@ -1,7 +1,6 @@
 #include "turboquant/calibrate/format_choice.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "turboquant/calibrate/allocation.h"
@@ -137,24 +136,14 @@ Result<ChosenFormats> ChooseFormats(const FormatLadder& ladder, const SiteCosts&
   const double values = 2.0 * kPageLen * costs.head_dim * static_cast<double>(num_heads);
 
   std::vector<AllocationSite> allocation;
-  double plain_sum = 0, powered_sum = 0;
   for (const Site& site : sites) {
     AllocationSite& a = allocation.emplace_back();
     for (const int rung : site.rungs) {
-      const double cost = Sum(costs, site, rung, request.v_weight);
-      const double powered = std::pow(cost, request.power);
-      plain_sum += cost;
-      powered_sum += powered;
       size_t bytes = 0;
       for (const int side : site.sides) {
         bytes += site.num_heads * SideBytes(ladder.of(kSides[side])[rung], costs.head_dim);
       }
-      a.choices.push_back({bytes, powered});
-    }
-  }
-  if (powered_sum > 0) {
-    for (AllocationSite& a : allocation) {
-      for (AllocationChoice& c : a.choices) c.cost *= plain_sum / powered_sum;
+      a.choices.push_back({bytes, Sum(costs, site, rung, request.v_weight)});
     }
   }
   TQ_ASSIGN_OR_RETURN(const AllocationFrontier frontier,

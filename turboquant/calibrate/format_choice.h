@@ -41,8 +41,6 @@ struct ChoiceRequest {
   std::optional<double> max_cost = {};  // used when max_bits is empty
   Granularity granularity = Granularity::kLayer;
   double v_weight = 1;  // on the costs of V
-  // Costs become cost^power times a constant that keeps their sum: below 1 evens sites out.
-  double power = 1;
   // [num_layers * num_kv_heads][K, V]: rungs below these are not allowed; empty: all are.
   std::vector<std::array<int, 2>> least_rungs = {};
 };
@@ -50,7 +48,7 @@ struct ChoiceRequest {
 struct ChosenFormats {
   std::vector<std::array<int, 2>> rungs;  // [num_layers * num_kv_heads]; 0 for fixed layers
   double bits = 0;                        // per value of the chosen layers
-  double cost = 0;                        // sum of the costs as given, before weight and power
+  double cost = 0;                        // sum of the costs as given, before weight
 };
 
 // The formats of least cost within max_bits, or of the fewest bits within max_cost.
