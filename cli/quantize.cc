@@ -31,7 +31,7 @@ struct QuantizeFlags {
   KvFlags kv;
   DataFlags data;
   OutputFlags output;
-  int64_t context = 512, calibration_tokens = 16384, eval_tokens = 8192;
+  int64_t context = 2048, calibration_tokens = 16384, eval_tokens = 8192;
   int64_t feedback_columns = 0;
   int threads = 0;
 
@@ -157,6 +157,7 @@ Result<KldResult> MeasureQuality(const QuantizeFlags& flags, const LoadedModel& 
   TQ_ASSIGN_OR_RETURN(const KvChoice plain, UniformKv(kv, "f16", flags.kv));
   TQ_ASSIGN_OR_RETURN(const KvChoice floor, UniformKv(kv, "k8v8", flags.kv));
   TQ_ASSIGN_OR_RETURN(const KvChoice choice, ChooseKv(kv, flags.kv, flags.context));
+  for (const std::string& note : choice.notes) PrintNote(flags.output, note);
   KldOptions options;
   options.reference = {"source, f16 cache", source.model.get(), plain.config};
   options.floor = {"k8v8 cache", source.model.get(), floor.config};
