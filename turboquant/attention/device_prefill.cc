@@ -53,9 +53,39 @@ PrefillHead MakeHead(const DeviceCache& cache, int layer, int head) {
   const PrefillLevels k = LevelsOf(l.format.k, &l.k_book), v = LevelsOf(l.format.v, &l.v_book);
   h.k_kind = k.kind, h.k_table = k.table, h.k_unit = k.unit;
   h.v_kind = v.kind, h.v_table = v.table, h.v_unit = v.unit;
+  h.k_anchors = static_cast<uint32_t>(l.record.k_anchors);
+  h.v_anchors = static_cast<uint32_t>(l.record.v_anchors);
+  h.num_anchors = l.format.anchors;
+  h.anchor_bits = l.format.anchor_bits;
   PackSigns(l.k_rotation, h.k_signs);
   PackSigns(l.v_rotation, h.v_signs);
   return h;
+}
+
+PrefillCenter MakeCenter(const HeadCenter& center, const CenterTable& table) {
+  PrefillCenter out;
+  for (size_t p = 0; p < center.pairs.size(); ++p) {
+    const HeadCenter::Pair& pair = center.pairs[p];
+    out.i[p] = pair.i;
+    out.j[p] = pair.j;
+    out.mu_i[p] = pair.mu_i;
+    out.mu_j[p] = pair.j == pair.i ? 0.f : pair.mu_j;  // a channel without a partner
+    out.slot[p] = static_cast<int32_t>(table.Slot(pair.freq));
+    for (int token = 0; token < kPageLen; ++token) {
+      const float parts[2] = {table.CosOffsets(pair.freq)[token],
+                              table.SinOffsets(pair.freq)[token]};
+      // Depth 2 c, 2 c + 1 of the 16 is pair c, and 8 further pair c + 4.
+      const int pair_of_8 = static_cast<int>(p % 8), lane = token % 8 * 4 + pair_of_8 % 4;
+      auto& tile = out.table[token / 8][p / 8];
+      for (int e = 0; e < 2; ++e) {
+        const f16_t high = F16FromF32(parts[e]);
+        const f16_t low = F16FromF32(parts[e] - F32FromF16(high));
+        tile[0][lane][pair_of_8 / 4] |= static_cast<uint32_t>(high) << (16 * e);
+        tile[1][lane][pair_of_8 / 4] |= static_cast<uint32_t>(low) << (16 * e);
+      }
+    }
+  }
+  return out;
 }
 
 }  // namespace
@@ -65,17 +95,16 @@ Status CheckDevicePrefill(const HeadFormat& format, int head_dim, RecentType rec
     return c.type == ValueType::kInt && c.bits <= 4 && !c.is_grouped() &&
            c.scale == ScaleType::kLog8 && c.rotate == Rotate::kHadamard && IsDeviceCodec(c);
   };
-  if (fits(format.k) && fits(format.v) && format.k.center == Center::kNone && format.anchors == 0 &&
-      recent == RecentType::kQ8 && (head_dim == 64 || head_dim == 128 || head_dim == 256)) {
+  if (fits(format.k) && fits(format.v) && recent == RecentType::kQ8 &&
+      (head_dim == 64 || head_dim == 128 || head_dim == 256)) {
     return OkStatus();
   }
   return Unsupported(
-      "cuda prefill attention: ", PresetName(format),
-      format.k.center == Center::kNone ? "" : " with a centre", " at head_dim ", head_dim,
+      "cuda prefill attention: ", PresetName(format), " at head_dim ", head_dim,
       recent == RecentType::kQ8 ? "" : " with a 16-bit window",
       "; supported: k<a>v<b> with a and b in 2, 3, 4 (Hadamard rotation, one log8 scale a token; "
-      "uniform, lloyd or calibrated books) without centre and anchors, an 8-bit window, head_dim "
-      "64, 128 and 256");
+      "uniform, lloyd or calibrated books), with centre and anchors, an 8-bit window, head_dim 64, "
+      "128 and 256");
 }
 
 Result<std::unique_ptr<DevicePrefill>> DevicePrefill::Create(const DeviceCache& cache,
@@ -97,14 +126,27 @@ Result<std::unique_ptr<DevicePrefill>> DevicePrefill::Create(const DeviceCache& 
   a->cache_ = &cache;
   a->config_ = config;
   std::vector<PrefillHead> heads;
+  std::vector<PrefillCenter> centers;
+  const CenterTable table(c.rope);
+  bool extras = false;
   for (int layer = 0; layer < c.num_layers; ++layer) {
     for (int h = 0; h < c.num_kv_heads; ++h) {
       const Status fits = CheckDevicePrefill(cache.layout(layer, h).format, c.head_dim, c.recent);
       TQ_RETURN_IF_ERROR(fits.WithContext(StrCat("layer ", layer, ", KV head ", h)));
       heads.push_back(MakeHead(cache, layer, h));
+      const HeadCenter& center = cache.layout(layer, h).center;
+      extras |= !center.empty() || heads.back().num_anchors > 0;
+      if (center.empty()) continue;
+      if (center.pairs.size() > kDecodePairs) {
+        return Unsupported("cuda prefill attention: layer ", layer, ", KV head ", h,
+                           ": a centre of ", center.pairs.size(), " pairs; at most ", kDecodePairs,
+                           " are supported");
+      }
+      heads.back().center = static_cast<int32_t>(centers.size());
+      centers.push_back(MakeCenter(center, table));
     }
   }
-  TQ_ASSIGN_OR_RETURN(a->kernel_, PreparePrefillKernel(c.head_dim, config.plain_kernel));
+  TQ_ASSIGN_OR_RETURN(a->kernel_, PreparePrefillKernel(c.head_dim, config.plain_kernel, extras));
   const int group = config.num_q_heads / c.num_kv_heads;
   // An item's first and last block may be parts of one.
   const size_t max_units =
@@ -113,10 +155,12 @@ Result<std::unique_ptr<DevicePrefill>> DevicePrefill::Create(const DeviceCache& 
                   static_cast<size_t>(config.max_items);
   const size_t head_bytes = RoundUp<size_t>(heads.size() * sizeof(PrefillHead), 256);
   const size_t log8 = 256 * sizeof(float);
-  TQ_ASSIGN_OR_RETURN(a->heads_, DeviceBuffer::Allocate(head_bytes + log8));
+  const size_t center_bytes = centers.size() * sizeof(PrefillCenter);
+  TQ_ASSIGN_OR_RETURN(a->heads_, DeviceBuffer::Allocate(head_bytes + log8 + center_bytes));
   TQ_ASSIGN_OR_RETURN(a->tiles_, DeviceBuffer::Allocate(a->max_tiles_ * sizeof(PrefillTile)));
   TQ_RETURN_IF_ERROR(a->heads_.Upload(heads.data(), heads.size() * sizeof(PrefillHead), 0, stream));
   TQ_RETURN_IF_ERROR(a->heads_.Upload(Log8Table(), log8, head_bytes, stream));
+  TQ_RETURN_IF_ERROR(a->heads_.Upload(centers.data(), center_bytes, head_bytes + log8, stream));
   TQ_RETURN_IF_ERROR(stream.Synchronize());
 
   PrefillParams& p = a->params_;
@@ -128,6 +172,8 @@ Result<std::unique_ptr<DevicePrefill>> DevicePrefill::Create(const DeviceCache& 
   p.num_kv_heads = c.num_kv_heads;
   p.group = group;
   p.log8 = reinterpret_cast<const float*>(a->heads_.data() + head_bytes);
+  p.centers = reinterpret_cast<const PrefillCenter*>(a->heads_.data() + head_bytes + log8);
+  p.center_table = cache.center_table();
   p.tiles = a->tiles_.as<const PrefillTile>();
   p.io = config.io;
   const float log2e = std::numbers::log2e_v<float>;

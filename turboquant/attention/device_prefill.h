@@ -60,7 +60,8 @@ class DevicePrefill {
   DevicePrefillConfig config_;
   PrefillKernelInfo kernel_;
   PrefillParams params_;  // what all layers share
-  DeviceBuffer heads_;    // PrefillHead [num_layers][num_kv_heads], then the log8 table
+  // PrefillHead [num_layers][num_kv_heads], the log8 table, PrefillCenter of heads that have one.
+  DeviceBuffer heads_;
   DeviceBuffer tiles_;
   size_t max_tiles_ = 0;
 };

@@ -268,6 +268,39 @@ TEST_F(PrefillOnDevice, ThePlainKernel) {
         kBound, 53, "plain");
 }
 
+TEST_F(PrefillOnDevice, CentresAndAnchors) {
+  Check({{.presets = {"k3v2", "k4v4"}, .head_dim = 64, .group = 2, .lengths = {400}, .center = 2}},
+        kBound, 47, "centre");
+  Check({{.presets = {"k2v2"}, .head_dim = 64, .lengths = {400}, .anchors = 2, .anchor_bits = 8}},
+        kBound, 47, "anchors");
+  const PrefillRun both{{.presets = {"k3v2"},
+                         .lengths = {450},
+                         .softcap = 3,
+                         .center = 1,
+                         .rope_dim = 32,
+                         .attention_scale = 1.2f,
+                         .anchors = 4,
+                         .anchor_bits = 4},
+                        {170}};
+  Check(both, kBound, 61, "both");
+}
+
+TEST_F(PrefillOnDevice, CentresAndAnchorsOfLongPrompts) {
+  for (const int dim : {64, 128, 256}) {
+    for (const int bits : {4, 8}) {
+      Check({{.presets = {"k3v2", "k4v2"},
+              .head_dim = dim,
+              .group = 3,
+              .lengths = {1500, 700},
+              .center = 1,
+              .anchors = bits == 4 ? 1 : 3,
+              .anchor_bits = bits},
+             {600}},
+            kBound, 131, StrCat("head_dim ", dim, " bits ", bits));
+    }
+  }
+}
+
 TEST_F(PrefillOnDevice, CalibratedBooks) {
   for (const char* preset : {"k2v2", "k3v3", "k4v4"}) {
     Check({{.presets = {preset}, .lengths = {600}, .calibrated = true}}, kBound, 67, preset);
@@ -294,8 +327,6 @@ TEST_F(PrefillOnDevice, WhatHasNoKernelIsRefused) {
   const Case cases[] = {{{.presets = {"k8v4"}}, "k8v4"},
                         {{.presets = {"f16"}}, "f16"},
                         {{.presets = {"k4v4-group32"}}, "group32"},
-                        {{.center = 1}, "with a centre"},
-                        {{.anchors = 1}, "anchor1"},
                         {{.recent = RecentType::kF16}, "16-bit window"}};
   for (const Case& c : cases) {
     auto device = DeviceCache::Create(

@@ -13,12 +13,13 @@
 // depends on other rows. So the result of a query is the same bits for any cut of a prompt into
 // parts, any batch and any order of the pages.
 //
-// Read: prefill_tile.cuh (units, steps, rows), prefill_step.cuh (a step), then the kernel here,
-// which runs everywhere, and prefill_hopper_cuda.cu, which is for compute capability 9.0.
+// Read: prefill_tile.cuh (units, steps, rows), prefill_step.cuh (a step), prefill_extras.cuh
+// (centre and anchors), then the kernel here, which runs everywhere, and prefill_hopper_cuda.cu,
+// which is for compute capability 9.0.
 #include <cuda_runtime_api.h>
 
 #include "turboquant/attention/prefill_entry.h"
-#include "turboquant/attention/prefill_step.cuh"
+#include "turboquant/attention/prefill_extras.cuh"
 #include "turboquant/base/device.h"
 #include "turboquant/base/device_status.h"
 
@@ -37,6 +38,12 @@ struct PrefillShared {
   PrefillStage<kDim, PrefillShape<kDim>::kBlocks> stage[2];
   PrefillQueries<kDim> q[PrefillShape<kDim>::kUnits];
   float log8[256];
+};
+
+// With kExtras, behind PrefillShared.
+template <int kDim>
+struct PrefillExtrasShared {
+  PrefillCenterRows center[PrefillShape<kDim>::kUnits];
 };
 
 // sums[j] += 16 rows x tokens 8 j ..; kTiles tiles of 8 tokens.
@@ -81,7 +88,7 @@ __device__ __forceinline__ void WeightValues(const uint32_t (&weights)[kSteps][4
   }
 }
 
-template <int kDim>
+template <int kDim, bool kExtras>
 __global__ void __launch_bounds__(PrefillShape<kDim>::kThreads, 1)
     PrefillKernel(const __grid_constant__ PrefillParams p) {
   constexpr int kUnits = PrefillShape<kDim>::kUnits, kBlocks = PrefillShape<kDim>::kBlocks;
@@ -101,6 +108,20 @@ __global__ void __launch_bounds__(PrefillShape<kDim>::kThreads, 1)
   const PrefillQueries<kDim>& q = sh.q[warp / 4];
   const int first_row = warp % 4 * 16;
   PreparePrefillQueries<kDim>(p, tile, unit, head, kv_head, first_row, lane, &sh.q[warp / 4]);
+  auto& extras_shared = *reinterpret_cast<PrefillExtrasShared<kDim>*>(&sh + 1);
+  const PrefillExtras<kDim> with = {p,        tile, head, q, extras_shared.center[warp / 4],
+                                    warp % 4, lane};
+  const auto extras = [&] {
+    if constexpr (kExtras) {
+      return with;
+    } else {
+      return NoExtras();
+    }
+  }();
+  if constexpr (kExtras) {
+    PreparePrefillCenter<kDim>(p, tile, unit, head, kv_head, first_row, lane,
+                               &extras_shared.center[warp / 4]);
+  }
   PrefillRows rows;
   rows.first_pos = unit.block * kPageLen + first_row + r;
   rows.softcap = p.softcap;
@@ -133,8 +154,8 @@ __global__ void __launch_bounds__(PrefillShape<kDim>::kThreads, 1)
       QueryKeys<kDim, kBlocks * 8>(digits, stage.k, lane, sums);
       const float scale[2] = {q.code_scale[first_row + r], q.code_scale[first_row + r + 8]};
       uint32_t weights[kBlocks * 2][4];
-      SealedPrefillWeights(NoTurns(), stage, rows, block, scale, head.v_unit, sums, lane, &state,
-                           weights, unit_of);
+      SealedPrefillWeights(NoTurns(), extras, stage, rows, block, scale, head.v_unit, sums, lane,
+                           &state, weights, unit_of);
       WeightValues<kDim, kBlocks * 2>(weights, stage.v, unit_of, lane, &state);
     } else {
       rows.begin = block, rows.end = block + 1;
@@ -146,7 +167,7 @@ __global__ void __launch_bounds__(PrefillShape<kDim>::kThreads, 1)
       QueryKeys<kDim, 8>(digits, stage.k, lane, low);
       const float scale[2] = {q.row_scale[first_row + r], q.row_scale[first_row + r + 8]};
       uint32_t high_weights[2][4], low_weights[2][4];
-      OpenPrefillWeights(stage, rows, block, scale, high, low, lane, &state, high_weights,
+      OpenPrefillWeights(extras, stage, rows, block, scale, high, low, lane, &state, high_weights,
                          low_weights, unit_of);
       const float high_unit[2] = {256 * unit_of[0], 256 * unit_of[1]};
       WeightValues<kDim, 2>(high_weights, stage.v, high_unit, lane, &state);
@@ -163,23 +184,27 @@ __global__ void __launch_bounds__(PrefillShape<kDim>::kThreads, 1)
 // ---- Launchers ----------------------------------------------------------------------------------
 
 template <int kDim>
-PrefillEntry MakePrefillEntry() {
-  return {PrefillKernel<kDim>, PrefillShape<kDim>::kUnits, PrefillShape<kDim>::kThreads,
-          sizeof(PrefillShared<kDim>)};
+PrefillEntry MakePrefillEntry(bool extras) {
+  return {extras ? PrefillKernel<kDim, true> : PrefillKernel<kDim, false>,
+          PrefillShape<kDim>::kUnits, PrefillShape<kDim>::kThreads,
+          sizeof(PrefillShared<kDim>) + (extras ? sizeof(PrefillExtrasShared<kDim>) : 0)};
 }
 PrefillEntry EntryFor(int head_dim, PrefillKernelKind kind) {
   if (kind == PrefillKernelKind::kHopper) return HopperPrefillEntry();
-  if (head_dim == 64) return MakePrefillEntry<64>();
-  if (head_dim == 128) return MakePrefillEntry<128>();
-  return MakePrefillEntry<256>();
+  const bool extras = kind == PrefillKernelKind::kExtras;
+  if (head_dim == 64) return MakePrefillEntry<64>(extras);
+  if (head_dim == 128) return MakePrefillEntry<128>(extras);
+  return MakePrefillEntry<256>(extras);
 }
 
 }  // namespace
 
-Result<PrefillKernelInfo> PreparePrefillKernel(int head_dim, bool plain) {
+Result<PrefillKernelInfo> PreparePrefillKernel(int head_dim, bool plain, bool extras) {
   TQ_ASSIGN_OR_RETURN(const CudaDeviceInfo device, GetCudaDeviceInfo());
   PrefillKernelInfo info;
-  if (!plain && head_dim == 128 && device.compute_major == 9) {
+  if (extras) {
+    info.kind = PrefillKernelKind::kExtras;
+  } else if (!plain && head_dim == 128 && device.compute_major == 9) {
     // Compiled for another architecture it is empty.
     cudaFuncAttributes attributes;
     TQ_RETURN_IF_ERROR(TQ_CUDA(cudaFuncGetAttributes(&attributes, HopperPrefillEntry().kernel)));

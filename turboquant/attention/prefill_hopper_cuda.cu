@@ -351,8 +351,8 @@ __global__ void __launch_bounds__(kThreads, 1)
         QueryKeys(q.code, k, in_unit, lane, sums);
         const float scale[2] = {q.code_scale[first_row + r], q.code_scale[first_row + r + 8]};
         uint32_t weights[kBlocks * 2][4];
-        SealedPrefillWeights(turns, stage, rows, block, scale, v_unit, sums, lane, &state, weights,
-                             unit_of);
+        SealedPrefillWeights(turns, NoExtras(), stage, rows, block, scale, v_unit, sums, lane,
+                             &state, weights, unit_of);
         WeightValues(weights, v, unit_of, &state);
       } else {
         rows.begin = block, rows.end = block + 1;
@@ -362,8 +362,8 @@ __global__ void __launch_bounds__(kThreads, 1)
         QueryKeys(q.low, k, in_unit, lane, low);
         const float scale[2] = {q.row_scale[first_row + r], q.row_scale[first_row + r + 8]};
         uint32_t high_weights[2][4], low_weights[2][4];
-        OpenPrefillWeights(stage, rows, block, scale, high, low, lane, &state, high_weights,
-                           low_weights, unit_of);
+        OpenPrefillWeights(NoExtras(), stage, rows, block, scale, high, low, lane, &state,
+                           high_weights, low_weights, unit_of);
         const float high_unit[2] = {256 * unit_of[0], 256 * unit_of[1]};
         WeightValues(high_weights, v, high_unit, &state);
         WeightValues(low_weights, v, unit_of, &state);

@@ -3,7 +3,7 @@
 
 namespace tq {
 
-Result<PrefillKernelInfo> PreparePrefillKernel(int, bool) {
+Result<PrefillKernelInfo> PreparePrefillKernel(int, bool, bool) {
   return Unavailable("cuda: this build has no CUDA kernels");
 }
 Status LaunchPrefillKernel(int, PrefillKernelKind, const PrefillParams&, void*) {

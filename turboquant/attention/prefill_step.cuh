@@ -295,6 +295,16 @@ struct NoTurns {
   __device__ __forceinline__ void End(float) const {}  // given a number >= 0
 };
 
+// A head without centre and anchors (prefill_extras.cuh has the others).
+struct NoExtras {
+  template <int kTokenTiles>
+  __device__ __forceinline__ void AddScores(int, int, int, bool, float (&)[2],
+                                            float (&)[kTokenTiles][4]) const {}
+  template <int kTokenTiles, typename State>
+  __device__ __forceinline__ void AddValues(int, int, int, const float (&)[kTokenTiles][4],
+                                            const float (&)[2], State*) const {}
+};
+
 // Scores to weights relative to the row's largest, sums, state.
 template <int kDim, int kTokenTiles, typename Turns>
 __device__ __forceinline__ void PrefillWeights(const Turns& turns, const float (&scale)[2],
@@ -339,11 +349,12 @@ __device__ __forceinline__ void PrefillWeights(const Turns& turns, const float (
 
 // A step of sealed blocks: integer sums of QK to operand A of PV, weights of 8 bits relative to the
 // row's largest and the largest V base; unit: of a digit times a level, by row.
-template <int kDim, int kBlocks, typename Turns>
+template <int kDim, int kBlocks, typename Turns, typename Extras>
 __device__ __forceinline__ void SealedPrefillWeights(
-    const Turns& turns, const PrefillStage<kDim, kBlocks>& stage, const PrefillRows& rows,
-    int first_block, const float (&row_scale)[2], float v_unit, const int (&sums)[kBlocks * 8][4],
-    int lane, PrefillState<kDim>* state, uint32_t (&weights)[kBlocks * 2][4], float (&unit)[2]) {
+    const Turns& turns, const Extras& extras, const PrefillStage<kDim, kBlocks>& stage,
+    const PrefillRows& rows, int first_block, const float (&row_scale)[2], float v_unit,
+    const int (&sums)[kBlocks * 8][4], int lane, PrefillState<kDim>* state,
+    uint32_t (&weights)[kBlocks * 2][4], float (&unit)[2]) {
   constexpr int kTiles = kBlocks * 8;
   const int c = lane % 4;
   float scores[kTiles][4], scale[2] = {row_scale[0], row_scale[1]}, factor[2];
@@ -358,8 +369,10 @@ __device__ __forceinline__ void SealedPrefillWeights(
       scores[j + 1][2 * h + 1] = static_cast<float>(sums[j + 1][2 * h + 1]) * k.w;
     }
   }
+  extras.template AddScores<kTiles>(first_block, rows.begin, rows.end, true, scale, scores);
   if (rows.special) MaskPrefillScores<kTiles>(rows, first_block, lane, scale, scores);
   PrefillWeights<kDim, kTiles>(turns, scale, scores, state, factor);
+  extras.template AddValues<kTiles>(first_block, rows.begin, rows.end, scores, factor, state);
   // Blocks that count: a row does not notice what else is in the step.
   float base = 0;
   bool all = true;
@@ -401,12 +414,12 @@ __device__ __forceinline__ void SealedPrefillWeights(
 // The same of an open block of 8-bit rows: digits of queries and weights have 16 bits, those of
 // weights relative to the row's largest product with a V scale.
 constexpr float kOpenWeight = 65280.f;  // 255 * 256: the high byte stays one
-template <int kDim, int kBlocks>
+template <int kDim, int kBlocks, typename Extras>
 __device__ __forceinline__ void OpenPrefillWeights(
-    const PrefillStage<kDim, kBlocks>& stage, const PrefillRows& rows, int block,
-    const float (&row_scale)[2], const int (&high)[8][4], const int (&low)[8][4], int lane,
-    PrefillState<kDim>* state, uint32_t (&high_weights)[2][4], uint32_t (&low_weights)[2][4],
-    float (&unit)[2]) {
+    const Extras& extras, const PrefillStage<kDim, kBlocks>& stage, const PrefillRows& rows,
+    int block, const float (&row_scale)[2], const int (&high)[8][4], const int (&low)[8][4],
+    int lane, PrefillState<kDim>* state, uint32_t (&high_weights)[2][4],
+    uint32_t (&low_weights)[2][4], float (&unit)[2]) {
   const int c = lane % 4;
   float scores[8][4], scale[2] = {row_scale[0], row_scale[1]}, factor[2], largest[2] = {};
   const auto score = [](int h, int l) {
@@ -423,6 +436,7 @@ __device__ __forceinline__ void OpenPrefillWeights(
       scores[j + 1][i + 1] = score(high[j + 1][i + 1], low[j + 1][i + 1]) * k.w;
     }
   }
+  extras.template AddScores<8>(block, block, block + 1, false, scale, scores);
   if (rows.special) MaskPrefillScores<8>(rows, block, lane, scale, scores);
   PrefillWeights<kDim, 8>(NoTurns(), scale, scores, state, factor);
 #pragma unroll
