@@ -46,9 +46,14 @@ def run_blocks():
                 print(f"{name}:{line}: not run: {match.group(2)}")
                 continue
             print(f"{name}:{line}: running", flush=True)
-            result = subprocess.run(["bash", "-euo", "pipefail", "-c", match.group(3)], cwd=ROOT,
-                                    stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                                    timeout=600, check=False)
+            try:
+                result = subprocess.run(["bash", "-euo", "pipefail", "-c", match.group(3)],
+                                        cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True,
+                                        text=True, timeout=600, check=False)
+            except subprocess.TimeoutExpired as late:
+                print(f"{name}:{line}: not done after {late.timeout:.0f} s")
+                problems += 1
+                continue
             if result.returncode != 0:
                 print(f"{name}:{line}: exit code {result.returncode}\n{result.stdout[-3000:]}"
                       f"{result.stderr[-3000:]}")
