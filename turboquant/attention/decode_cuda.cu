@@ -11,14 +11,15 @@
 // A thread block owns a contiguous range of the work of the whole batch, in bytes, whatever the
 // lengths and formats are. Within a unit (sequence, head) its warps take turns at the pages;
 // each has a ring of two pages and its own softmax state, so that nothing waits in the loop. The
-// states of the warps are merged in shared memory at the end of a unit; a unit that more blocks
-// worked on is merged by the block that arrives last, in the order of the blocks. So a result does
-// not depend on timing; it does depend on the batch, which decides where ranges are cut.
+// states of the warps are merged in shared memory at the end of a unit, while the first pages of
+// the next come; a unit that more blocks worked on is merged by the block that arrives last, in the
+// order of the blocks. So a result does not depend on timing; it does depend on the batch, which
+// decides where ranges are cut.
 //
 // Read: decode_fragments.cuh (what a warp holds), decode_page.cuh (PageScores and PageValues, a
 // sealed page), decode_extras.cuh (centre and anchors), decode_rows.cuh (OpenItem, half an open
-// page), decode_units.cuh (who does what), decode_kernel.cuh (the loop), decode_wide.cuh (8-bit
-// codes, groups, floats).
+// page), decode_units.cuh (who does what), decode_ring.cuh (how pages come), decode_merge.cuh (the
+// ends of units), decode_kernel.cuh (the loop), decode_wide.cuh (8-bit codes, groups, floats).
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -36,20 +37,9 @@ namespace {
 constexpr int64_t kUnitsPerMultiprocessor = 4;
 
 DecodeEntry EntryFor(int head_dim, int rows, DecodeVariant variant) {
-  constexpr auto kPlain = DecodeVariant::kPlain;
   if (variant == DecodeVariant::kSkip) return SkippingDecodeEntry(head_dim, rows);
   if (variant == DecodeVariant::kWide) return WideDecodeEntry(head_dim, rows);
-  switch (head_dim * 100 + rows) {
-    case 6404: return MakeDecodeEntry<64, 1, 4, kPlain>();
-    case 6408: return MakeDecodeEntry<64, 2, 3, kPlain>();
-    case 6416: return MakeDecodeEntry<64, 4, 2, kPlain>();
-    case 12804: return MakeDecodeEntry<128, 1, 4, kPlain>();
-    case 12808: return MakeDecodeEntry<128, 2, 3, kPlain>();
-    case 12816: return MakeDecodeEntry<128, 4, 2, kPlain>();
-    case 25604: return MakeDecodeEntry<256, 1, 3, kPlain>();
-    case 25608: return MakeDecodeEntry<256, 2, 2, kPlain>();
-    default: return MakeDecodeEntry<256, 4, 1, kPlain>();
-  }
+  return DecodeEntryOf<DecodeVariant::kPlain>(head_dim, rows);
 }
 
 size_t SharedBytes(const DecodeEntry& kernel, uint32_t stage_bytes, int num_kv_heads,
@@ -73,7 +63,9 @@ Status PrepareDecodeKernel(int head_dim, int rows, DecodeVariant variant, uint32
   const size_t fixed = SharedBytes(kernel, stage_bytes, num_kv_heads, has_center ? kTable : 0, 0);
   const auto fit =
       static_cast<int>((limit - std::min(limit, fixed)) / kernel.warp_bytes(stage_bytes));
-  const int many_warps = std::min(kernel.max_warps, fit);
+  int many_warps = std::min(kernel.max_warps, fit);
+  // Each of the four schedulers of a multiprocessor gets as many: pages go to warps in turn.
+  if (many_warps > kFewDecodeWarps) many_warps -= many_warps % kFewDecodeWarps;
   // Float rows are large: a wide kernel may have fewer warps than that.
   const bool wide = variant == DecodeVariant::kWide;
   if (wide ? many_warps < 1 : few > limit) {

@@ -62,38 +62,99 @@ struct Group {
       *b = ptx::Permute(t.words[0], t.words[1], nibbles >> 16);
     }
   }
-  // Fragment f of the 8.
+  // The codes of fragment f of the 8 as nibbles: the first word has those of the registers 0 and 1,
+  // in its low and in its high half, the second those of 2 and 3.
+  __device__ __forceinline__ void Nibbles(int f, uint32_t (&n)[2]) const {
+    if constexpr (kKind == DecodeCodes::kTable2) {
+      n[0] = words[f] & 0x33333333u;
+      n[1] = words[f] >> 2 & 0x33333333u;
+    } else if constexpr (kKind == DecodeCodes::kTable3) {
+      const uint32_t* w = words + f / 2 * 3;
+      if (f % 2 == 0) {
+        n[0] = w[0] & 0x77777777u;
+        n[1] = w[1] & 0x77777777u;
+      } else {
+        n[0] = w[2] & 0x77777777u;
+        n[1] = ptx::AndOr(w[2] >> 1, 0x44444444u,
+                          ptx::AndOr(w[1] >> 2, 0x22222222u, w[0] >> 3 & 0x11111111u));
+      }
+    } else {
+      n[0] = words[2 * f], n[1] = words[2 * f + 1];
+    }
+  }
+  // Fragment f.
   __device__ __forceinline__ void Fragment(int f, const DecodeTable& t, uint32_t (&a)[4]) const {
     if constexpr (kKind == DecodeCodes::kInPlace2) {
       const uint32_t shifted = words[f] >> 4;
       a[0] = words[f] & 0x03030303u, a[2] = words[f] & 0x0c0c0c0cu;
       a[1] = shifted & 0x03030303u, a[3] = shifted & 0x0c0c0c0cu;
-    } else if constexpr (kKind == DecodeCodes::kTable2) {
-      Pair(words[f] & 0x33333333u, t, &a[0], &a[1]);
-      Pair(words[f] >> 2 & 0x33333333u, t, &a[2], &a[3]);
-    } else if constexpr (kKind == DecodeCodes::kTable3) {
-      const uint32_t* w = words + f / 2 * 3;
-      if (f % 2 == 0) {
-        Pair(w[0] & 0x77777777u, t, &a[0], &a[1]);
-        Pair(w[1] & 0x77777777u, t, &a[2], &a[3]);
-      } else {
-        Pair(w[2] & 0x77777777u, t, &a[0], &a[1]);
-        const uint32_t spread = ptx::AndOr(
-            w[2] >> 1, 0x44444444u, ptx::AndOr(w[1] >> 2, 0x22222222u, w[0] >> 3 & 0x11111111u));
-        Pair(spread, t, &a[2], &a[3]);
-      }
     } else {
-      Pair(words[2 * f], t, &a[0], &a[1]);
-      Pair(words[2 * f + 1], t, &a[2], &a[3]);
+      uint32_t n[2];
+      Nibbles(f, n);
+      Pair(n[0], t, &a[0], &a[1]);
+      Pair(n[1], t, &a[2], &a[3]);
     }
   }
 };
 
-// {0, 1.5 x 2^23, 0, 1.5 x 2^23}: what sums of (high, low) digits start from. It lies in shared
-// memory, so that it is 4 registers and not 4 moves in front of every sum.
-struct SumStart {
-  int values[4];
+// Constants of the loop over pages, from shared memory: so they are registers, made once, and the
+// compiler does not turn products with them into what they were put in place of.
+struct LoopConstants {
+  static constexpr int kWords = 6;
+  int sum_start[4];        // {0, 1.5 x 2^23, 0, 1.5 x 2^23}, for sums of (high, low) digits
+  uint32_t two16, minus1;  // 2^16 and -1
+
+  static __device__ __forceinline__ uint32_t Word(int i) {
+    return i < 4 ? (i % 2 == 0 ? 0u : static_cast<uint32_t>(kMagicBits)) : i == 4 ? 65536u : ~0u;
+  }
+  __device__ __forceinline__ void StartSum(int (&sum)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum[i] = sum_start[i];
+  }
+  explicit __device__ __forceinline__ LoopConstants(const uint32_t* words) {
+    *reinterpret_cast<int4*>(sum_start) = *reinterpret_cast<const int4*>(words);
+    two16 = words[4], minus1 = words[5];
+  }
 };
+
+// Levels of a fragment as the operands of one product, or of two that are added: of 4-bit codes the
+// lower half of the table and its upper half, each with zeros for the codes of the other. The unit
+// for bits and bytes is the busiest one, so a product more costs less than joining the halves, and
+// shifts and complements are multiplications.
+template <DecodeCodes kKind>
+struct FragmentLevels {
+  static constexpr int kOperands = kKind == DecodeCodes::kTable4 ? 2 : 1;
+  uint32_t a[kOperands][4];
+
+  // `table`: of TurnedTable.
+  __device__ __forceinline__ FragmentLevels(const Group<kKind>& group, int f,
+                                            const DecodeTable& table, const LoopConstants& k) {
+    if constexpr (kKind == DecodeCodes::kInPlace2) {
+      group.Fragment(f, table, a[0]);
+      return;
+    } else {
+      uint32_t n[2];
+      group.Nibbles(f, n);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const uint32_t high = ptx::UpperProduct(n[i], k.two16);
+        a[0][2 * i] = ptx::Permute(table.words[0], table.words[1], n[i]);
+        a[0][2 * i + 1] = ptx::Permute(table.words[0], table.words[1], high);
+        if constexpr (kOperands == 2) {
+          a[1][2 * i] = ptx::Permute(table.words[2], table.words[3],
+                                     ptx::MultiplyAdd(n[i], k.minus1, k.minus1));
+          a[1][2 * i + 1] = ptx::Permute(table.words[2], table.words[3],
+                                         ptx::MultiplyAdd(high, k.minus1, k.minus1));
+        }
+      }
+    }
+  }
+};
+// The upper half from its end, for the complements of codes.
+__device__ __forceinline__ DecodeTable TurnedTable(const DecodeTable& t) {
+  return {{t.words[0], t.words[1], __byte_perm(t.words[3], 0, 0x0123),
+           __byte_perm(t.words[2], 0, 0x0123)}};
+}
 
 // ---- A lane's share of the queries and of the state ---------------------------------------------
 

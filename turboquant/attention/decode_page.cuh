@@ -13,7 +13,7 @@ namespace {
 // scores[n][2 t + h] of tokens 16 t + 8 h + r, in units of q scale x K base.
 template <DecodeCodes kKind, int kDim, int kTiles>
 __device__ __forceinline__ void PageScores(const uint8_t* codes, const float* scales,
-                                           const DecodeTable& table, const SumStart& start,
+                                           const DecodeTable& table, const LoopConstants& k,
                                            const Queries<kDim, kTiles>& q, int lane,
                                            float (&scores)[kTiles][8]) {
   constexpr int kSteps = kDim / 32;  // fragments of 16 tokens
@@ -31,14 +31,13 @@ __device__ __forceinline__ void PageScores(const uint8_t* codes, const float* sc
 #pragma unroll
     for (int f = 0; f < 8; ++f) {
       const int t = (8 * g + f) / kSteps, j = (8 * g + f) % kSteps;
-      uint32_t a[4];
-      group.Fragment(f, table, a);
+      const FragmentLevels<kKind> levels(group, f, table, k);
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
-        if (j == 0) {
-          ptx::MmaS8S8(sums[n], a, q.digits[n][j][0], q.digits[n][j][1], start.values);
-        } else {
-          ptx::MmaS8S8(sums[n], a, q.digits[n][j][0], q.digits[n][j][1], sums[n]);
+#pragma unroll
+        for (int i = 0; i < levels.kOperands; ++i) {
+          if (j == 0 && i == 0) k.StartSum(sums[n]);
+          ptx::MmaS8S8(sums[n], levels.a[i], q.digits[n][j][0], q.digits[n][j][1], sums[n]);
         }
         if (j == kSteps - 1) {
 #pragma unroll
@@ -55,7 +54,7 @@ __device__ __forceinline__ void PageScores(const uint8_t* codes, const float* sc
 // o += V^T x weights. columns[n][i]: tokens 16 i .. 16 i + 15. `unit`: of a weight digit.
 template <DecodeCodes kKind, int kDim, int kTiles>
 __device__ __forceinline__ void PageValues(const uint8_t* codes, const DecodeTable& table,
-                                           const SumStart& start,
+                                           const LoopConstants& k,
                                            const uint32_t (&columns)[kTiles][4],
                                            const float (&offset)[kTiles],
                                            const float (&unit)[kTiles], int lane,
@@ -69,14 +68,14 @@ __device__ __forceinline__ void PageValues(const uint8_t* codes, const DecodeTab
     for (int s = 0; s < 2; ++s) {
 #pragma unroll
       for (int m = 0; m < 4; ++m) {
-        uint32_t a[4];
-        group.Fragment(4 * s + m, table, a);
+        const FragmentLevels<kKind> levels(group, 4 * s + m, table, k);
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
-          if (s == 0) {
-            ptx::MmaS8U8(sums[n][m], a, columns[n][0], columns[n][1], start.values);
-          } else {
-            ptx::MmaS8U8(sums[n][m], a, columns[n][2], columns[n][3], sums[n][m]);
+#pragma unroll
+          for (int i = 0; i < levels.kOperands; ++i) {
+            if (s == 0 && i == 0) k.StartSum(sums[n][m]);
+            ptx::MmaS8U8(sums[n][m], levels.a[i], columns[n][2 * s], columns[n][2 * s + 1],
+                         sums[n][m]);
           }
         }
       }
@@ -98,39 +97,20 @@ __device__ __forceinline__ void PageValues(const uint8_t* codes, const DecodeTab
 
 // ---- Sealed pages of a unit ---------------------------------------------------------------------
 
-// Copies `bytes` of a record, a multiple of 16. `to` and `from` are the lane's, `lane_at` bytes
-// behind the first.
-__device__ __forceinline__ void CopyRecord(uint32_t to, const uint8_t* from, uint32_t bytes,
-                                           uint32_t lane_at) {
-  const uint32_t end = bytes - min(bytes, lane_at);  // of what the lane copies
-#pragma unroll 4
-  for (uint32_t at = 0; at < end; at += 512) ptx::CopyAsync16(to + at, from + at);
-}
-
-// A value that the compiler keeps in a register and does not take apart.
-template <typename T>
-__device__ __forceinline__ const T* Keep(const T* p) {
-  asm volatile("" : "+l"(p));
-  return p;
-}
-
-// What a warp needs of the head at hand, in registers.
-struct PageLayout {
-  uint32_t k_scales, v_scales;  // of the lane's first scale
-  uint32_t v_codes;
-  DecodeCodes k_kind, v_kind;
-  float v_factor;  // of V scales: to digits
-  float p_unit, v_offset;
-  DecodeTable k_table, v_table;
-  bool special;         // softcap, sliding window, centre or anchors
-  bool masked;          // softcap or sliding window
-  const uint4* center;  // its table of digits; nullptr: none
-  uint32_t k_anchors, v_anchors;
-  int num_anchors, anchor_bits;
-  // Of wide kernels.
+// A page at hand. What is seldom needed stays in shared memory: registers are few, and what does
+// not fit waits in memory behind the pages.
+struct PageTask {
   const DecodeHead* head;
-  bool plain_k, plain_v;  // as in the other kernels
+  const DecodeTable *k_table, *v_table;  // TurnedTable
+  const uint8_t* center;                 // its digits, if DecodeParams::center_bytes > 0
+  int block;
+  bool masked;   // softcap or sliding window
+  bool special;  // that, centre or anchors
 };
+template <bool kWide>
+__device__ __forceinline__ bool IsPlain(DecodeCodes kind, const DecodeGroups& groups) {
+  return !kWide || (!IsFloat(kind) && groups.len == 0);
+}
 
 // The weights of a page's tokens, ready for PV.
 template <int kTiles>
@@ -187,41 +167,46 @@ __device__ __forceinline__ void WideValues(const uint8_t* page, const DecodeHead
 // weights of an earlier page that are still to be used, they follow the state's scale.
 template <DecodeVariant kVariant, int kDim, int kTiles>
 __device__ __forceinline__ bool SealedScores(
-    const DecodeParams& p, const Unit& u, const PageLayout& layout, const uint8_t* page, int block,
-    const SumStart& start, const Queries<kDim, kTiles>& q, const Shared<kDim, kTiles>& sh,
+    const DecodeParams& p, const Unit& u, const PageTask& task, const uint8_t* page,
+    const LoopConstants& k, const Queries<kDim, kTiles>& q, const Shared<kDim, kTiles>& sh,
     [[maybe_unused]] const WideShared<kDim, kTiles>* wide, WarpShared<kTiles>* own, int lane,
     State<kDim, kTiles>* state, [[maybe_unused]] PageWeights<kTiles>* pending,
     PageWeights<kTiles>* weights) {
   constexpr bool kSkip = kVariant == DecodeVariant::kSkip;
   constexpr bool kWide = kVariant == DecodeVariant::kWide;
+  const DecodeHead& head = *task.head;
   float(*const scales)[kPageLen] = own->scales;
   const uint8_t* const side = page + p.side_at;
   const uint32_t bases = *reinterpret_cast<const uint32_t*>(side);
   const float k_base = __uint_as_float(bases << 16);
   float v_base = __uint_as_float(bases & 0xffff0000u);
   if constexpr (kWide) {
-    if (IsFloat(layout.v_kind)) v_base = 1;
+    if (IsFloat(head.v_kind)) v_base = 1;
   }
   // Two scales of K and of V a lane, shared with the warp.
   {
-    const uint8_t* const k2 = page + layout.k_scales;
-    const uint8_t* const v2 = page + layout.v_scales;
+    const uint8_t* const k2 = page + head.k_scales + 2 * lane;
+    const uint8_t* const v2 = page + head.v_scales + 2 * lane;
+    const float v_factor =
+        head.p_limit *
+        (head.v_kind == DecodeCodes::kInPlace2 && lane % 2 == 0 ? kInPlaceFactor : 1.f);
     *reinterpret_cast<float2*>(&scales[0][2 * lane]) = make_float2(sh.log8[k2[0]], sh.log8[k2[1]]);
     *reinterpret_cast<float2*>(&scales[1][2 * lane]) =
-        make_float2(sh.log8[v2[0]] * layout.v_factor, sh.log8[v2[1]] * layout.v_factor);
+        make_float2(sh.log8[v2[0]] * v_factor, sh.log8[v2[1]] * v_factor);
   }
   __syncwarp();
   float scores[kTiles][8];
   const auto qk = [&]<DecodeCodes kKind>() {
-    PageScores<kKind>(page, scales[0], layout.k_table, start, q, lane, scores);
+    PageScores<kKind>(page, scales[0], *task.k_table, k, q, lane, scores);
   };
-  if (kWide && !layout.plain_k) {
-    WideScores<kDim, kTiles>(page, *layout.head, sh, *wide, q, lane, scores);
-  } else if (layout.k_kind == DecodeCodes::kTable3) {
+  const DecodeCodes k_kind = head.k_kind;
+  if (kWide && !IsPlain<kWide>(k_kind, head.k_groups)) {
+    WideScores<kDim, kTiles>(page, head, sh, *wide, q, lane, scores);
+  } else if (k_kind == DecodeCodes::kTable3) {
     qk.template operator()<DecodeCodes::kTable3>();
-  } else if (layout.k_kind == DecodeCodes::kTable4) {
+  } else if (k_kind == DecodeCodes::kTable4) {
     qk.template operator()<DecodeCodes::kTable4>();
-  } else if (layout.k_kind == DecodeCodes::kInPlace2) {
+  } else if (k_kind == DecodeCodes::kInPlace2) {
     qk.template operator()<DecodeCodes::kInPlace2>();
   } else {
     qk.template operator()<DecodeCodes::kTable2>();
@@ -238,34 +223,40 @@ __device__ __forceinline__ bool SealedScores(
   for (int n = 0; n < kTiles; ++n) {
     score_scale[n] = q.scale[n] * k_base;
     if constexpr (kWide) {
-      if (IsFloat(layout.k_kind)) score_scale[n] = wide->scale[4 * n + lane % 4];
+      if (IsFloat(head.k_kind)) score_scale[n] = wide->scale[4 * n + lane % 4];
     }
   }
-  if (layout.special) {
+  if (task.special) {
+    const uint4* digits = nullptr;  // of the centre
+    if (head.center >= 0) {
+      digits = reinterpret_cast<const uint4*>(
+          p.center_bytes > 0 ? task.center
+                             : reinterpret_cast<const uint8_t*>(p.centers[head.center].digits));
+    }
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
-      const float bias = layout.center != nullptr ? CenterBias(sh, n, lane) : 0.f;
+      const float bias = digits != nullptr ? CenterBias(sh, n, lane) : 0.f;
 #pragma unroll
       for (int i = 0; i < 8; ++i) scores[n][i] = fmaf(scores[n][i], score_scale[n], -bias);
       score_scale[n] = 1;
     }
-    if (layout.center != nullptr) {
+    if (digits != nullptr) {
       const auto* const pairs = reinterpret_cast<const float4*>(side + kSideBytes);
       const CenterStarts starts = {{pairs[lane % 4], pairs[4 + lane % 4]}};
-      AddCenter<kDim, kTiles, 4>(layout.center, starts, sh, 0, lane, scores);
+      AddCenter<kDim, kTiles, 4>(digits, starts, sh, 0, lane, scores);
     }
-    for (int a = 0; a < layout.num_anchors; ++a) {
-      AddKeyAnchor<kDim, kTiles>(sh, page + layout.k_anchors + a * kDim * layout.anchor_bits / 8,
-                                 layout.anchor_bits, AnchorAt(side, a), lane, scores);
+    for (int a = 0; a < head.num_anchors; ++a) {
+      AddKeyAnchor<kDim, kTiles>(sh, page + head.k_anchors + a * kDim * head.anchor_bits / 8,
+                                 head.anchor_bits, AnchorAt(side, a), lane, scores);
     }
 #pragma unroll
-    for (int n = 0; layout.masked && n < kTiles; ++n) {
+    for (int n = 0; task.masked && n < kTiles; ++n) {
       const int token = (u.row_group * 4 * kTiles + 4 * n + lane % 4) / p.group;
       const int lowest =
           p.sliding_window > 0 ? static_cast<int>(u.tile.first_pos) + token - p.sliding_window : -1;
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        const int key = block * kPageLen + 16 * (i / 2) + 8 * (i % 2) + lane / 4;
+        const int key = task.block * kPageLen + 16 * (i / 2) + 8 * (i % 2) + lane / 4;
         if (p.softcap > 0) scores[n][i] = SoftCap(scores[n][i], p.softcap);
         if (key <= lowest) scores[n][i] = -INFINITY;
       }
@@ -275,7 +266,7 @@ __device__ __forceinline__ bool SealedScores(
   float tops[kTiles], factors[kTiles];
   float sums[kTiles];
   int digit_sums[kTiles];
-  const bool in_place = layout.v_kind == DecodeCodes::kInPlace2;
+  const bool in_place = head.v_kind == DecodeCodes::kInPlace2;
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
     const float scale = score_scale[n];
@@ -286,7 +277,7 @@ __device__ __forceinline__ bool SealedScores(
     float sum = 0;
     uint32_t digit_sum[2] = {0, 0};
     if constexpr (kWide) {
-      if (!layout.plain_v) {
+      if (!IsPlain<kWide>(head.v_kind, head.v_groups)) {
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
           weights->plain[n][i] = ptx::Exp2(fmaf(scores[n][i], scale, -top));
@@ -327,7 +318,7 @@ __device__ __forceinline__ bool SealedScores(
       const float v_bound =
           __uint_as_float(
               static_cast<uint32_t>(reinterpret_cast<const RecordSideInfo*>(side)->v_bound) << 16) *
-          (layout.num_anchors > 0 ? 1.03f : 1.f);
+          (head.num_anchors > 0 ? 1.03f : 1.f);
       if (lane < 4) {
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
@@ -345,20 +336,19 @@ __device__ __forceinline__ bool SealedScores(
     if constexpr (kSkip) pending->unit[n] *= raised;
     factors[n] = factor;
     state->l[n] = fmaf(sums[n], factor, state->l[n]);
-    weights->unit[n] = factor * v_base * layout.p_unit;
+    weights->unit[n] = factor * v_base * head.p_unit;
     weights->offset[n] = kMagic;
-    if (layout.v_offset != 0) {  // what the codes have in front of the levels
+    if (head.v_offset != 0) {  // what the codes have in front of the levels
       if (in_place) {
         state->z[n] = fmaf(static_cast<float>(digit_sums[n]), weights->unit[n], state->z[n]);
       } else {
-        weights->offset[n] =
-            fmaf(static_cast<float>(RowSum(digit_sums[n])), layout.v_offset, kMagic);
+        weights->offset[n] = fmaf(static_cast<float>(RowSum(digit_sums[n])), head.v_offset, kMagic);
       }
     }
   }
-  for (int a = 0; a < layout.num_anchors; ++a) {
-    AddValueAnchor<kDim, kTiles>(page + layout.v_anchors + a * kDim * layout.anchor_bits / 8,
-                                 layout.anchor_bits, AnchorAt(side, a), lane, scores, tops, factors,
+  for (int a = 0; a < head.num_anchors; ++a) {
+    AddValueAnchor<kDim, kTiles>(page + head.v_anchors + a * kDim * head.anchor_bits / 8,
+                                 head.anchor_bits, AnchorAt(side, a), lane, scores, tops, factors,
                                  state);
   }
   return true;
@@ -366,22 +356,24 @@ __device__ __forceinline__ bool SealedScores(
 
 // o += the values of a page times its weights.
 template <bool kWide, int kDim, int kTiles>
-__device__ __forceinline__ void SealedValues(const PageLayout& layout, const uint8_t* page,
-                                             const SumStart& start, const float* log8,
+__device__ __forceinline__ void SealedValues(const PageTask& task, const uint8_t* page,
+                                             const LoopConstants& k, const float* log8,
                                              const PageWeights<kTiles>& weights, int lane,
                                              State<kDim, kTiles>* state) {
-  const uint8_t* const values = page + layout.v_codes;
+  const DecodeHead& head = *task.head;
+  const uint8_t* const values = page + head.v_codes;
   const auto pv = [&]<DecodeCodes kKind>() {
-    PageValues<kKind>(values, layout.v_table, start, weights.columns, weights.offset, weights.unit,
-                      lane, state);
+    PageValues<kKind>(values, *task.v_table, k, weights.columns, weights.offset, weights.unit, lane,
+                      state);
   };
-  if (kWide && !layout.plain_v) {
-    WideValues<kDim, kTiles>(page, *layout.head, log8, weights, lane, state);
-  } else if (layout.v_kind == DecodeCodes::kInPlace2) {
+  const DecodeCodes v_kind = head.v_kind;
+  if (kWide && !IsPlain<kWide>(v_kind, head.v_groups)) {
+    WideValues<kDim, kTiles>(page, head, log8, weights, lane, state);
+  } else if (v_kind == DecodeCodes::kInPlace2) {
     pv.template operator()<DecodeCodes::kInPlace2>();
-  } else if (layout.v_kind == DecodeCodes::kTable4) {
+  } else if (v_kind == DecodeCodes::kTable4) {
     pv.template operator()<DecodeCodes::kTable4>();
-  } else if (layout.v_kind == DecodeCodes::kTable3) {
+  } else if (v_kind == DecodeCodes::kTable3) {
     pv.template operator()<DecodeCodes::kTable3>();
   } else {
     pv.template operator()<DecodeCodes::kTable2>();

@@ -63,7 +63,6 @@ inline constexpr float kCenterDigit = 32512.f;  // 127 * 256: the high byte stay
 // One KV head of the layer. Offsets in bytes; the record's are within the head's record.
 struct DecodeHead {
   uint32_t k_scales = 0, v_scales = 0, v_codes = 0;
-  uint32_t side_offset = 0;  // of its RecordSideInfo in the layer's part of the side infos
   uint32_t open_offset = 0, open_k_scales = 0, open_v_values = 0, open_v_scales = 0;
   DecodeCodes k_kind = DecodeCodes::kInPlace2, v_kind = DecodeCodes::kInPlace2;
   DecodeTable k_table, v_table;
@@ -91,7 +90,11 @@ struct DecodeHeadIndex {
   // heads in front of this one.
   uint32_t sealed_cost = 0, open_cost = 0;
   uint32_t sealed_before = 0, open_before = 0;
-  uint32_t record_offset = 0, record_bytes = 0, side_bytes = 0;
+  // What a warp needs to ask for pages: the record, how much of it comes before the V codes, its
+  // side info, and whether the head has a centre (DecodeHead::center).
+  uint32_t record_offset = 0, record_bytes = 0, v_codes = 0;
+  uint32_t side_offset = 0, side_bytes = 0;
+  int32_t center = -1;
 };
 
 struct DecodeParams {
@@ -134,8 +137,10 @@ struct DecodeParams {
   // Of one of the two stages of a warp's ring: a record, at side_at its side info, and behind that
   // kCenterStartBytes for cos and sin at the page's first position, if any head has a centre.
   uint32_t stage_bytes = 0, side_at = 0;
-  uint32_t center_bytes = 0;   // of shared memory for the table of a centre; 0: it stays in memory
-  int64_t min_range_cost = 0;  // of a range: no less than an item costs
+  uint32_t center_bytes = 0;  // of shared memory for the table of a centre; 0: it stays in memory
+  // Of the least that a range costs, which is no less than an item; and of the size of the grid.
+  float inverse_min_range_cost = 0;
+  double inverse_num_blocks = 0;
 };
 
 // Rows that a thread block works on at once: query tokens x query heads of one KV head.

@@ -9,22 +9,59 @@ namespace {
 
 // ---- Queries ------------------------------------------------------------------------------------
 
-// a and b of the centre's pairs of one row, a warp: lanes below kDecodePairs have one each. `from`:
-// of the query; no query gives zeros.
-template <int kDim, int kTiles>
-__device__ __forceinline__ void PrepareCenter(const DecodeParams& p, const DecodeHead& head,
-                                              int row, bool has_query, int64_t from,
-                                              Shared<kDim, kTiles>* sh, int lane) {
-  const DecodeCenter& center = p.centers[head.center];
-  float a = 0, b = 0;
-  if (has_query && lane < kDecodePairs) {
-    const float x = LoadIo(p.q, from + center.i[lane], p.io) * p.scale;
-    const bool alone = center.i[lane] == center.j[lane];
-    const float y = alone ? 0.f : LoadIo(p.q, from + center.j[lane], p.io) * p.scale;
-    const float mu_i = center.mu_i[lane], mu_j = center.mu_j[lane];
-    a = x * mu_i + y * mu_j;
-    b = y * mu_i - x * mu_j;
+// One row of the queries, a warp: as it comes from memory, times p.scale, and of a centre the
+// lane's pair. Zeros where there is no query.
+template <int kDim>
+struct QueryRow {
+  float x[kDim / 32];  // channels kDim / 32 x lane + i
+  int i = 0, j = 0;    // channels of the pair, of lanes below kDecodePairs
+  float mu_i = 0, mu_j = 0;
+
+  // Channel c, which is the same or another for each lane.
+  __device__ __forceinline__ float At(int c) const {
+    constexpr int kEach = kDim / 32;
+    float y = 0;
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) {
+      const float other = __shfl_sync(kAllLanes, x[e], c / kEach);
+      if (c % kEach == e) y = other;
+    }
+    return y;
   }
+};
+// `center`: the head's, or -1.
+template <int kDim, int kTiles>
+__device__ __forceinline__ QueryRow<kDim> LoadQueryRow(const DecodeParams& p, const Unit& u,
+                                                       int center, int row, int lane) {
+  constexpr int kRows = 4 * kTiles, kEach = kDim / 32;
+  QueryRow<kDim> query;
+  const int in_tile = u.row_group * kRows + row;
+  const int token = in_tile / p.group;
+  const bool exists = row < kRows && token < u.tile.num_tokens;
+  const int64_t from =
+      ((static_cast<int64_t>(u.tile.sequence) * p.num_tokens + u.tile.first_token + token) *
+           p.num_kv_heads * p.group +
+       u.head * p.group + in_tile % p.group) *
+      kDim;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    query.x[i] = exists ? LoadIo(p.q, from + lane * kEach + i, p.io) * p.scale : 0.f;
+  }
+  if (exists && center >= 0 && lane < kDecodePairs) {
+    const DecodeCenter& c = p.centers[center];
+    query.i = c.i[lane], query.j = c.j[lane];
+    query.mu_i = c.mu_i[lane], query.mu_j = c.mu_j[lane];
+  }
+  return query;
+}
+
+// a and b of the centre's pairs of one row, a warp: lanes below kDecodePairs have one each.
+template <int kDim, int kTiles>
+__device__ __forceinline__ void PrepareCenter(const DecodeParams& p, const QueryRow<kDim>& query,
+                                              int row, Shared<kDim, kTiles>* sh, int lane) {
+  const float x = query.At(query.i), other = query.At(query.j);
+  const float y = query.i == query.j ? 0.f : other;
+  const float a = x * query.mu_i + y * query.mu_j, b = y * query.mu_i - x * query.mu_j;
   // Turning (a, b) does not change its length, the attention scale in the table does.
   float largest = sqrtf(a * a + b * b);
 #pragma unroll
@@ -40,30 +77,19 @@ __device__ __forceinline__ void PrepareCenter(const DecodeParams& p, const Decod
   if (lane == 0) sh->center_scale[row] = 256.f / inverse / kCenterDigit;
 }
 
+// `first`: the row of the warp's number.
 template <bool kWide, int kDim, int kTiles>
-__device__ void PrepareQueries(const DecodeParams& p, const Unit& u, Shared<kDim, kTiles>* sh,
+__device__ void PrepareQueries(const DecodeParams& p, const Unit& u, const QueryRow<kDim>& first,
+                               Shared<kDim, kTiles>* sh,
                                [[maybe_unused]] WideShared<kDim, kTiles>* wide, int warp,
                                int lane) {
   constexpr int kRows = 4 * kTiles, kEach = kDim / 32;
   const DecodeHead& head = sh->head;
   for (int row = warp; row < kRows; row += static_cast<int>(blockDim.x / 32)) {
-    const int in_tile = u.row_group * kRows + row;
-    const int token = in_tile / p.group;
-    float x[kEach];
-    const bool has_query = token < u.tile.num_tokens;
-    const int64_t from =
-        ((static_cast<int64_t>(u.tile.sequence) * p.num_tokens + u.tile.first_token + token) *
-             p.num_kv_heads * p.group +
-         u.head * p.group + in_tile % p.group) *
-        kDim;
-    if (head.center >= 0) PrepareCenter<kDim>(p, head, row, has_query, from, sh, lane);
-    if (has_query) {
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) x[i] = LoadIo(p.q, from + lane * kEach + i, p.io) * p.scale;
-    } else {
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) x[i] = 0;
-    }
+    QueryRow<kDim> query = first;
+    if (row != warp) query = LoadQueryRow<kDim, kTiles>(p, u, head.center, row, lane);
+    if (head.center >= 0) PrepareCenter<kDim>(p, query, row, sh, lane);
+    auto& x = query.x;
     if (!kWide || head.k_rotated != 0) {
       FlipSigns<kDim>(head.k_signs, x, lane);
       Hadamard<kDim>(x, lane, rsqrtf(static_cast<float>(kDim)));

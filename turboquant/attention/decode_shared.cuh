@@ -17,15 +17,14 @@ struct alignas(32) Shared {
   // Centre: a and b of each pair (DecodeCenter) in digits, and what a product of digits is worth.
   float center_ab[kRows][kDecodePairs][2];
   float center_scale[kRows];
-  float log8[256];  // Log8Table
-  int start[4];     // SumStart
+  float log8[256];                    // Log8Table
+  alignas(16) uint32_t constants[8];  // LoopConstants
   // Skipping of V (decode_skip.cuh), of the unit at hand: log2 of what masses are relative to, and
   // what a page may have.
   float reference[kRows], skip_limit[kRows];
-  bool is_last, has_more;
+  bool is_last;
   Ranges ranges;
-  Unit unit;                  // at hand
-  int first_part, num_parts;  // of the unit
+  Work work[2];  // at hand and next, in turns
   DecodeHead head;
 };
 // What each warp has, in front of its ring of two stages.
@@ -35,6 +34,8 @@ struct alignas(32) WarpShared {
   float scales[2][kPageLen];  // K, V of the page at hand
   float m[kRows], l[kRows];   // of its state, at the end of a unit
   float skipped[kRows][2];    // mass and mass x bound of |v| of pages whose V was skipped
+  uint32_t ids[2][32];        // slots of pages, 32 at hand and 32 to come
+  uint32_t phases;            // bit i: parity of the phase of barrier i at the start of the unit
   // Of the stages, where copies are bulk copies; with skipping, of their K and of their V parts.
   alignas(32) uint64_t barriers[4];
 };

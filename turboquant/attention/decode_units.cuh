@@ -13,6 +13,7 @@ namespace {
 // they read: half open blocks ("open items") in front of sealed blocks.
 struct Tile {
   int sequence = 0, first_token = 0, num_tokens = 0;  // of the batch's num_tokens
+  int table_row = 0;                                  // of the sequence in the page tables
   int64_t first_pos = 0;
   int lowest = 0;  // position that the first query still sees
   int first_sink = 0, num_sinks = 0;
@@ -27,7 +28,8 @@ __device__ __noinline__ Tile TileOf(const DecodeParams& p, int index) {
   const int tiles = p.num_tokens > 1 ? 2 : 1;
   Tile t;
   t.sequence = index / tiles;
-  const int length = p.lengths[p.sequences[t.sequence]];
+  t.table_row = p.sequences[t.sequence];
+  const int length = p.lengths[t.table_row];
   const int n = min(p.num_tokens, length);
   const int first = length - n;  // position of the first query
   const int block = first / kPageLen + index % tiles;
@@ -67,15 +69,26 @@ __device__ __forceinline__ int64_t CostOf(const DecodeParams& p, const Tile& t) 
 struct Ranges {
   int64_t total = 0;
   int count = 0;
-  double step = 0;  // total / count; 64-bit divisions would take microseconds
+  // total / count and about its inverse; 64-bit divisions would take microseconds.
+  double step = 0;
+  float inverse_step = 0;
 
+  __device__ __forceinline__ void Cut(const DecodeParams& p, int64_t cost) {
+    total = cost;
+    const int most = static_cast<int>(gridDim.x);
+    const float wanted = static_cast<float>(total) * p.inverse_min_range_cost;
+    count = wanted >= static_cast<float>(most) ? most : max(1, static_cast<int>(wanted));
+    const double exact = static_cast<double>(total);
+    step = count == most ? exact * p.inverse_num_blocks : exact / count;
+    inverse_step = __fdividef(1.f, static_cast<float>(step));
+  }
   // Does not fall with `range`, and is the same wherever it is asked for.
   __device__ __forceinline__ int64_t Begin(int range) const {
     return range >= count ? total : static_cast<int64_t>(range * step);
   }
   // The range in which cost x lies.
   __device__ __forceinline__ int Of(int64_t x) const {
-    int range = min(static_cast<int>(static_cast<double>(x) / step), count - 1);
+    int range = min(static_cast<int>(static_cast<float>(x) * inverse_step), count - 1);
     while (range > 0 && Begin(range) > x) --range;
     while (range + 1 < count && Begin(range + 1) <= x) ++range;
     return range;
@@ -107,61 +120,23 @@ struct Unit {
   }
 };
 
-// One warp; all lanes get the same.
-template <int kRows>
-__device__ int64_t TotalCost(const DecodeParams& p, int num_tiles, int lane) {
-  int64_t total = 0;
-  for (int i = lane; i < num_tiles; i += 32) total += CostOf(p, TileOf<kRows>(p, i));
-#pragma unroll
-  for (int s = 16; s > 0; s /= 2) total += __shfl_xor_sync(0xffffffffu, total, s);
-  return total;
-}
+// What a thread block does of a unit: items [begin, end); none at the end of its range. first_part,
+// num_parts: the ranges that have items of the unit.
+struct Work {
+  Unit unit;
+  int begin = 0, end = 0;
+  int first_part = 0, num_parts = 0;
 
-// The unit in which x lies: tiles are the outer order, then heads, then row groups.
-template <int kRows>
-__device__ Unit FindUnit(const DecodeParams& p, const DecodeHeadIndex* index, int num_tiles,
-                         int64_t x, int lane) {
-  Unit u;
-  int64_t before = 0;
-  for (int first = 0; first < num_tiles; first += 32) {
-    const int i = first + lane;
-    const int64_t cost = i < num_tiles ? CostOf(p, TileOf<kRows>(p, i)) : 0;
-    int64_t end = cost;  // inclusive sums
-#pragma unroll
-    for (int s = 1; s < 32; s *= 2) {
-      const int64_t other = __shfl_up_sync(0xffffffffu, end, s);
-      if (lane >= s) end += other;
-    }
-    const uint32_t found = __ballot_sync(0xffffffffu, before + end > x);
-    if (found != 0) {
-      const int at = __ffs(found) - 1;
-      u.tile_index = first + at;
-      u.begin = before + __shfl_sync(0xffffffffu, end - cost, at);
-      break;
-    }
-    before += __shfl_sync(0xffffffffu, end, 31);
+  __device__ __forceinline__ void SetItems(const DecodeHeadIndex& h, const Ranges& ranges,
+                                           int range) {
+    begin = unit.ItemAt(h, ranges.Begin(range));
+    end = unit.ItemAt(h, ranges.Begin(range + 1));
+    first_part = ranges.Of(unit.begin);
+    num_parts = ranges.Of(unit.LastItem(h)) - first_part + 1;
   }
-  u.tile = TileOf<kRows>(p, u.tile_index);
-  const auto head_begin = [&](int h) {
-    return u.begin + u.tile.num_row_groups *
-                         (static_cast<int64_t>(u.tile.num_open_items) * index[h].open_before +
-                          static_cast<int64_t>(u.tile.num_sealed) * index[h].sealed_before);
-  };
-  for (int first = 0; first < p.num_kv_heads; first += 32) {
-    const int h = first + lane;
-    const uint32_t found = __ballot_sync(0xffffffffu, h < p.num_kv_heads && head_begin(h) <= x);
-    if (found == 0) break;
-    u.head = first + 31 - __clz(found);
-  }
-  u.begin = head_begin(u.head);
-  u.SetCost(index[u.head]);
-  while (u.row_group + 1 < u.tile.num_row_groups && x >= u.begin + (u.row_group + 1) * u.cost) {
-    ++u.row_group;
-  }
-  u.begin += u.row_group * u.cost;
-  return u;
-}
+};
 
+// The unit behind `u`; false at the end of the batch.
 template <int kRows>
 __device__ bool NextUnit(const DecodeParams& p, const DecodeHeadIndex* index, int num_tiles,
                          Unit* u) {
@@ -178,6 +153,93 @@ __device__ bool NextUnit(const DecodeParams& p, const DecodeHeadIndex* index, in
     u->SetCost(index[u->head]);
   }
   return true;
+}
+
+// Work of a range behind that of `before`.
+template <int kRows>
+__device__ void NextWork(const DecodeParams& p, const DecodeHeadIndex* index, int num_tiles,
+                         const Ranges& ranges, int range, const Work& before, Work* work) {
+  *work = before;
+  work->begin = work->end = 0;
+  if (before.unit.begin + before.unit.cost >= ranges.Begin(range + 1)) return;
+  if (!NextUnit<kRows>(p, index, num_tiles, &work->unit)) return;
+  work->SetItems(index[work->unit.head], ranges, range);
+}
+
+// Cuts the batch's work and finds the first of a range; one warp. Tiles are the outer order of the
+// work, then heads, then row groups. A lane has a tile, so that few sequences are looked at once.
+template <int kRows>
+__device__ void FirstWork(const DecodeParams& p, const DecodeHeadIndex* index, int num_tiles,
+                          int range, int lane, Ranges* out_ranges, Work* work) {
+  Tile tile;
+  int64_t cost = 0, total = 0, before = 0;
+  const auto look = [&](int first) {
+    const bool exists = first + lane < num_tiles;
+    if (exists) tile = TileOf<kRows>(p, first + lane);
+    cost = exists ? CostOf(p, tile) : 0;
+  };
+  for (int first = 0; first < num_tiles; first += 32) {
+    look(first);
+    total += cost;
+  }
+#pragma unroll
+  for (int s = 16; s > 0; s /= 2) total += __shfl_xor_sync(0xffffffffu, total, s);
+  Ranges ranges;
+  ranges.Cut(p, total);
+  if (lane == 0) *out_ranges = ranges;
+  if (range >= ranges.count || total == 0) {
+    if (lane == 0) work->begin = work->end = 0;
+    return;
+  }
+  const int64_t x = ranges.Begin(range);
+  Unit u;
+  int owner = 0;  // the lane that has the tile
+  for (int first = 0; first < num_tiles; first += 32) {
+    if (num_tiles > 32) look(first);
+    int64_t end = cost;  // inclusive sums
+#pragma unroll
+    for (int s = 1; s < 32; s *= 2) {
+      const int64_t other = __shfl_up_sync(0xffffffffu, end, s);
+      if (lane >= s) end += other;
+    }
+    const uint32_t found = __ballot_sync(0xffffffffu, before + end > x);
+    if (found != 0) {
+      owner = __ffs(found) - 1;
+      u.tile_index = first + owner;
+      u.begin = before + __shfl_sync(0xffffffffu, end - cost, owner);
+      break;
+    }
+    before += __shfl_sync(0xffffffffu, end, 31);
+  }
+  const int num_row_groups = __shfl_sync(0xffffffffu, tile.num_row_groups, owner);
+  const int num_open_items = __shfl_sync(0xffffffffu, tile.num_open_items, owner);
+  const int num_sealed = __shfl_sync(0xffffffffu, tile.num_sealed, owner);
+  const auto head_begin = [&](int h) {
+    return u.begin + num_row_groups * (static_cast<int64_t>(num_open_items) * index[h].open_before +
+                                       static_cast<int64_t>(num_sealed) * index[h].sealed_before);
+  };
+  for (int first = 0; first < p.num_kv_heads; first += 32) {
+    const int h = first + lane;
+    const uint32_t found = __ballot_sync(0xffffffffu, h < p.num_kv_heads && head_begin(h) <= x);
+    if (found == 0) break;
+    u.head = first + 31 - __clz(found);
+  }
+  u.begin = head_begin(u.head);
+  if (lane == owner) {
+    u.tile = tile;
+    u.SetCost(index[u.head]);
+    while (u.row_group + 1 < num_row_groups && x >= u.begin + (u.row_group + 1) * u.cost) {
+      ++u.row_group;
+    }
+    u.begin += u.row_group * u.cost;
+    work->unit = u;
+    work->SetItems(index[u.head], ranges, range);
+    // The range may begin within a unit's last item.
+    if (work->begin >= work->end) {
+      const Work none = *work;
+      NextWork<kRows>(p, index, num_tiles, ranges, range, none, work);
+    }
+  }
 }
 
 }  // namespace

@@ -6,15 +6,7 @@
 namespace tq {
 
 DecodeEntry WideDecodeEntry(int head_dim, int rows) {
-  constexpr auto kWide = DecodeVariant::kWide;
-  switch (head_dim * 100 + rows) {
-    case 6404: return MakeDecodeEntry<64, 1, 3, kWide>();
-    case 6408: return MakeDecodeEntry<64, 2, 2, kWide>();
-    case 12804: return MakeDecodeEntry<128, 1, 3, kWide>();
-    case 12808: return MakeDecodeEntry<128, 2, 2, kWide>();
-    case 25604: return MakeDecodeEntry<256, 1, 2, kWide>();
-    default: return MakeDecodeEntry<256, 2, 2, kWide>();
-  }
+  return DecodeEntryOf<DecodeVariant::kWide>(head_dim, rows);
 }
 
 }  // namespace tq

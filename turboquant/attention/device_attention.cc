@@ -96,7 +96,6 @@ DecodeHead MakeHead(const DeviceCache& cache, int layer, int head) {
   h.k_scales = static_cast<uint32_t>(l.record.k_scales);
   h.v_scales = static_cast<uint32_t>(l.record.v_scales);
   h.v_codes = static_cast<uint32_t>(l.record.v_codes);
-  h.side_offset = static_cast<uint32_t>(view.side_offset);
   h.open_offset = static_cast<uint32_t>(view.open_offset);
   h.open_k_scales = static_cast<uint32_t>(l.open.k_scales);
   h.open_v_values = static_cast<uint32_t>(l.open.v_values);
@@ -166,6 +165,8 @@ DecodeHeadIndex MakeIndex(const DeviceCache& cache, int layer, int head,
   DecodeHeadIndex i;
   i.record_offset = static_cast<uint32_t>(cache.head(layer, head).record_offset);
   i.record_bytes = static_cast<uint32_t>(l.record.bytes);
+  i.v_codes = static_cast<uint32_t>(l.record.v_codes);
+  i.side_offset = static_cast<uint32_t>(cache.head(layer, head).side_offset);
   i.side_bytes = static_cast<uint32_t>(RoundUp(SideInfoBytes(l.format), kDeviceSideAlign));
   static_assert(sizeof(RecordSideInfo) + kMaxAnchors * sizeof(AnchorInfo) <= kSideBytes);
   i.sealed_cost = i.record_bytes / 64;
@@ -251,6 +252,7 @@ Result<std::unique_ptr<DeviceAttention>> DeviceAttention::Create(
         centers.push_back(MakeCenter(center, table));
       }
       index.push_back(MakeIndex(cache, layer, h, h > 0 ? &index.back() : nullptr));
+      index.back().center = heads.back().center;
       const DecodeHeadIndex& i = index.back();
       costs.sealed_cost += i.sealed_cost;
       costs.open_cost += i.open_cost;
@@ -275,8 +277,8 @@ Result<std::unique_ptr<DeviceAttention>> DeviceAttention::Create(
 
   DecodeParams& p = a->params_;
   // A stage also takes the state of a warp.
-  p.side_at = std::max<uint32_t>(largest_record,
-                                 static_cast<uint32_t>(a->rows_ * (c.head_dim + 8) * 4 / 2));
+  p.side_at =
+      std::max<uint32_t>(largest_record, static_cast<uint32_t>(a->rows_ * (c.head_dim + 8) * 4));
   p.stage_bytes = p.side_at + kSideBytes + (centers.empty() ? 0 : kCenterStartBytes);
   const size_t num_units = static_cast<size_t>(config.max_batch) * (config.num_tokens > 1 ? 2 : 1) *
                            c.num_kv_heads * num_row_groups;
@@ -284,6 +286,7 @@ Result<std::unique_ptr<DeviceAttention>> DeviceAttention::Create(
                                          c.num_kv_heads, !centers.empty(),
                                          static_cast<int64_t>(num_units), &a->kernel_));
   p.center_bytes = a->kernel_.center_bytes;
+  p.inverse_num_blocks = 1. / a->kernel_.num_blocks;
   const size_t num_parts = static_cast<size_t>(a->kernel_.num_blocks) + num_units;
   const size_t arrivals = RoundUp<size_t>(num_units * sizeof(uint32_t), 256);
   const size_t log8 = 256 * sizeof(float);
@@ -356,7 +359,8 @@ Status DeviceAttention::Run(int layer, const int32_t* sequences, int batch, cons
                  static_cast<size_t>(layer) * c.num_kv_heads;
   p.sealed_cost = costs.sealed_cost;
   p.open_cost = costs.open_cost;
-  p.min_range_cost = costs.min_range_cost;
+  // Rounded down, so that no range is shorter.
+  p.inverse_min_range_cost = (1.f - 0x1p-20f) / static_cast<float>(costs.min_range_cost);
   p.sequences = sequences;
   p.batch = batch;
   p.q = q;

@@ -92,6 +92,19 @@ __device__ __forceinline__ uint32_t AndOr(uint32_t a, uint32_t mask, uint32_t c)
   return d;
 }
 
+// The upper half of x * y.
+__device__ __forceinline__ uint32_t UpperProduct(uint32_t x, uint32_t y) {
+  uint64_t d;
+  asm("mul.wide.u32 %0, %1, %2;" : "=l"(d) : "r"(x), "r"(y));
+  return static_cast<uint32_t>(d >> 32);
+}
+// x * y + z
+__device__ __forceinline__ uint32_t MultiplyAdd(uint32_t x, uint32_t y, uint32_t z) {
+  uint32_t d;
+  asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(d) : "r"(x), "r"(y), "r"(z));
+  return d;
+}
+
 __device__ __forceinline__ uint32_t SharedAddress(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
@@ -112,6 +125,9 @@ __device__ __forceinline__ void CopyAsync16(uint32_t to, const void* from) {
 }
 __device__ __forceinline__ void CopyAsync8(uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void CopyAsync4(uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
 __device__ __forceinline__ void CopyAsyncCommit() {
   asm volatile("cp.async.commit_group;" ::: "memory");

@@ -94,6 +94,13 @@ inline uint32_t AndOr(uint32_t a, uint32_t mask, uint32_t c) {
   return (a & mask) | c;
 }
 
+inline uint32_t UpperProduct(uint32_t x, uint32_t y) {
+  return static_cast<uint32_t>(static_cast<uint64_t>(x) * y >> 32);
+}
+inline uint32_t MultiplyAdd(uint32_t x, uint32_t y, uint32_t z) {
+  return x * y + z;
+}
+
 inline uint8_t* DynamicShared() {
   return emulator::shared;
 }
@@ -107,6 +114,9 @@ inline void CopyAsync16(uint32_t to, const void* from) {
 }
 inline void CopyAsync8(uint32_t to, const void* from) {
   std::memcpy(emulator::shared + to, from, 8);
+}
+inline void CopyAsync4(uint32_t to, const void* from) {
+  std::memcpy(emulator::shared + to, from, 4);
 }
 inline void CopyAsyncCommit() {}
 // Copies are done at once, but the warp's other lanes may not have come to theirs.
