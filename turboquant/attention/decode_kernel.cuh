@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
     reinterpret_cast<uint32_t*>(index)[i] = reinterpret_cast<const uint32_t*>(p.head_index)[i];
   }
   for (int i = helper; i >= 0 && i < 256; i += helpers) sh.log8[i] = p.log8[i];
-  if (warp == 0) FirstWork<kRows>(p, p.head_index, num_tiles, me, lane, &sh.ranges, &sh.work[0]);
+  if (warp == 0) FirstWork<kRows>(p, num_tiles, me, lane, &sh.ranges, &sh.work[0]);
   __syncthreads();
   if (sh.work[0].begin >= sh.work[0].end) return;
   const DecodeHead& head = sh.head;
@@ -60,17 +60,17 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
     const Work& work = sh.work[current];
     const Unit& u = work.unit;
     // Heads and queries are asked for in front of the pages, behind which they would wait.
-    for (uint32_t i = threadIdx.x; i < sizeof(DecodeHead) / 4; i += blockDim.x) {
-      reinterpret_cast<uint32_t*>(&sh.head)[i] =
-          reinterpret_cast<const uint32_t*>(&p.heads[u.head])[i];
-    }
+    constexpr int kHeadWords = sizeof(DecodeHead) / 4;
+    const auto* const head_words = reinterpret_cast<const uint32_t*>(&p.heads[u.head]);
+    const int thread = threadIdx.x;
+    const uint32_t head_word = thread < kHeadWords ? head_words[thread] : 0;
+    const QueryRow<kDim> query = LoadQueryRow<kDim, kTiles>(p, u, source.at->center, warp, lane);
     if (source.has_center()) {
       const auto* const table = reinterpret_cast<const uint4*>(p.centers[source.at->center].digits);
       for (uint32_t i = threadIdx.x; i < p.center_bytes / 16; i += blockDim.x) {
         reinterpret_cast<uint4*>(center)[i] = __ldg(table + i);
       }
     }
-    QueryRow<kDim> query = LoadQueryRow<kDim, kTiles>(p, u, source.at->center, warp, lane);
     [[maybe_unused]] uint32_t id = __shfl_sync(kAllLanes, first_ids, 0);  // of the page at hand
     [[maybe_unused]] uint32_t next_id = __shfl_sync(kAllLanes, first_ids, 1);
     if (!asked) {
@@ -79,6 +79,9 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
     }
     ring.template Issue<kSkip>(p, source, 1, next_id, num_warps, lane);
     own->ids[0][lane] = first_ids;
+    for (int i = thread; i < kHeadWords; i += static_cast<int>(blockDim.x)) {
+      reinterpret_cast<uint32_t*>(&sh.head)[i] = i == thread ? head_word : head_words[i];
+    }
     if (threadIdx.x == blockDim.x - 1) {
       NextWork<kRows>(p, index, num_tiles, sh.ranges, me, work, &sh.work[current ^ 1]);
     }

@@ -23,27 +23,32 @@ __device__ __forceinline__ void PageScores(const uint8_t* codes, const float* sc
     const float4 v = *reinterpret_cast<const float4*>(scales + lane / 4 * 8 + 4 * i);
     scale[4 * i] = v.x, scale[4 * i + 1] = v.y, scale[4 * i + 2] = v.z, scale[4 * i + 3] = v.w;
   }
-  int sums[kTiles][4];
+  // Of few rows the products of two tiles of tokens take turns, so that none waits for the one
+  // before.
+  constexpr int kTogether = kTiles == 1 && kSteps < 8 ? 2 : 1, kRound = kTogether * kSteps;
 #pragma unroll
   for (int g = 0; g < kDim / 64; ++g) {
     Group<kKind> group;
     group.Load(codes, g, lane);
+    int sums[kTogether][kTiles][4];
 #pragma unroll
-    for (int f = 0; f < 8; ++f) {
-      const int t = (8 * g + f) / kSteps, j = (8 * g + f) % kSteps;
+    for (int i = 0; i < 8; ++i) {
+      const int turn = i % kTogether, j = i % kRound / kTogether;
+      const int f = i / kRound * kRound + turn * kSteps + j, t = (8 * g + f) / kSteps;
       const FragmentLevels<kKind> levels(group, f, table, k);
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
+        int(&sum)[4] = sums[turn][n];
+        if (j == 0) k.StartSum(sum);
 #pragma unroll
-        for (int i = 0; i < levels.kOperands; ++i) {
-          if (j == 0 && i == 0) k.StartSum(sums[n]);
-          ptx::MmaS8S8(sums[n], levels.a[i], q.digits[n][j][0], q.digits[n][j][1], sums[n]);
+        for (int o = 0; o < levels.kOperands; ++o) {
+          ptx::MmaS8S8(sum, levels.a[o], q.digits[n][j][0], q.digits[n][j][1], sum);
         }
         if (j == kSteps - 1) {
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
-            const int sum = sums[n][2 * h] * 256 + sums[n][2 * h + 1];
-            scores[n][2 * t + h] = (__int_as_float(sum) - q.offset[n]) * scale[2 * t + h];
+            const int both = sum[2 * h] * 256 + sum[2 * h + 1];
+            scores[n][2 * t + h] = (__int_as_float(both) - q.offset[n]) * scale[2 * t + h];
           }
         }
       }
@@ -71,10 +76,10 @@ __device__ __forceinline__ void PageValues(const uint8_t* codes, const DecodeTab
         const FragmentLevels<kKind> levels(group, 4 * s + m, table, k);
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
+          if (s == 0) k.StartSum(sums[n][m]);
 #pragma unroll
-          for (int i = 0; i < levels.kOperands; ++i) {
-            if (s == 0 && i == 0) k.StartSum(sums[n][m]);
-            ptx::MmaS8U8(sums[n][m], levels.a[i], columns[n][2 * s], columns[n][2 * s + 1],
+          for (int o = 0; o < levels.kOperands; ++o) {
+            ptx::MmaS8U8(sums[n][m], levels.a[o], columns[n][2 * s], columns[n][2 * s + 1],
                          sums[n][m]);
           }
         }

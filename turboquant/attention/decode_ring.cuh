@@ -110,7 +110,7 @@ struct Ring {
         if constexpr (ptx::kHasBulkCopy) ptx::BarrierExpect(barrier, bytes + side_bytes);
         Copy(p, *s.at, stage, barrier, id, 0, bytes, lane);
         if constexpr (ptx::kHasBulkCopy) {
-          ptx::BulkCopy(to_side, side, side_bytes, barrier, ptx::kReadOncePolicy);
+          ptx::BulkCopy(to_side, side, side_bytes, barrier, ptx::kReadAgainPolicy);
         } else if (lane_at < side_bytes) {
           ptx::CopyAsync16(to_side + lane_at, side + lane_at);
         }

@@ -24,12 +24,12 @@ struct Tile {
 };
 
 template <int kRows>
-__device__ __noinline__ Tile TileOf(const DecodeParams& p, int index) {
+__device__ __forceinline__ Tile TileOf(const DecodeParams& p, int index, int table_row,
+                                       int length) {
   const int tiles = p.num_tokens > 1 ? 2 : 1;
   Tile t;
   t.sequence = index / tiles;
-  t.table_row = p.sequences[t.sequence];
-  const int length = p.lengths[t.table_row];
+  t.table_row = table_row;
   const int n = min(p.num_tokens, length);
   const int first = length - n;  // position of the first query
   const int block = first / kPageLen + index % tiles;
@@ -58,6 +58,12 @@ __device__ __noinline__ Tile TileOf(const DecodeParams& p, int index) {
   // An empty sequence still gets its zeros written.
   if (t.num_open_items + t.num_sealed == 0) t.num_open_items = 1;
   return t;
+}
+
+template <int kRows>
+__device__ __noinline__ Tile TileOf(const DecodeParams& p, int index) {
+  const int row = p.sequences[index / (p.num_tokens > 1 ? 2 : 1)];
+  return TileOf<kRows>(p, index, row, p.lengths[row]);
 }
 
 __device__ __forceinline__ int64_t CostOf(const DecodeParams& p, const Tile& t) {
@@ -167,19 +173,26 @@ __device__ void NextWork(const DecodeParams& p, const DecodeHeadIndex* index, in
 }
 
 // Cuts the batch's work and finds the first of a range; one warp. Tiles are the outer order of the
-// work, then heads, then row groups. A lane has a tile, so that few sequences are looked at once.
+// work, then heads, then row groups. A lane has a tile and a head, so that few of them are looked
+// at once, and both are asked for at once.
 template <int kRows>
-__device__ void FirstWork(const DecodeParams& p, const DecodeHeadIndex* index, int num_tiles,
-                          int range, int lane, Ranges* out_ranges, Work* work) {
+__device__ void FirstWork(const DecodeParams& p, int num_tiles, int range, int lane,
+                          Ranges* out_ranges, Work* work) {
+  const auto head_at = [&](int h) {
+    return h < p.num_kv_heads ? p.head_index[h] : DecodeHeadIndex();
+  };
+  DecodeHeadIndex head = head_at(lane);
   Tile tile;
   int64_t cost = 0, total = 0, before = 0;
-  const auto look = [&](int first) {
-    const bool exists = first + lane < num_tiles;
-    if (exists) tile = TileOf<kRows>(p, first + lane);
-    cost = exists ? CostOf(p, tile) : 0;
+  const auto look = [&](int index) {
+    cost = 0;
+    if (index >= num_tiles) return;
+    const int row = p.sequences[p.num_tokens > 1 ? index / 2 : index];
+    tile = TileOf<kRows>(p, index, row, p.lengths[row]);
+    cost = CostOf(p, tile);
   };
   for (int first = 0; first < num_tiles; first += 32) {
-    look(first);
+    look(first + lane);
     total += cost;
   }
 #pragma unroll
@@ -195,7 +208,7 @@ __device__ void FirstWork(const DecodeParams& p, const DecodeHeadIndex* index, i
   Unit u;
   int owner = 0;  // the lane that has the tile
   for (int first = 0; first < num_tiles; first += 32) {
-    if (num_tiles > 32) look(first);
+    if (num_tiles > 32) look(first + lane);
     int64_t end = cost;  // inclusive sums
 #pragma unroll
     for (int s = 1; s < 32; s *= 2) {
@@ -212,33 +225,43 @@ __device__ void FirstWork(const DecodeParams& p, const DecodeHeadIndex* index, i
     before += __shfl_sync(0xffffffffu, end, 31);
   }
   const int num_row_groups = __shfl_sync(0xffffffffu, tile.num_row_groups, owner);
-  const int num_open_items = __shfl_sync(0xffffffffu, tile.num_open_items, owner);
-  const int num_sealed = __shfl_sync(0xffffffffu, tile.num_sealed, owner);
-  const auto head_begin = [&](int h) {
-    return u.begin + num_row_groups * (static_cast<int64_t>(num_open_items) * index[h].open_before +
-                                       static_cast<int64_t>(num_sealed) * index[h].sealed_before);
-  };
+  u.tile.num_open_items = __shfl_sync(0xffffffffu, tile.num_open_items, owner);
+  u.tile.num_sealed = __shfl_sync(0xffffffffu, tile.num_sealed, owner);
+  const int64_t tile_begin = u.begin;
+  DecodeHeadIndex of_head;  // its costs
   for (int first = 0; first < p.num_kv_heads; first += 32) {
-    const int h = first + lane;
-    const uint32_t found = __ballot_sync(0xffffffffu, h < p.num_kv_heads && head_begin(h) <= x);
+    if (first > 0) head = head_at(first + lane);
+    const int64_t begin =
+        tile_begin +
+        num_row_groups * (static_cast<int64_t>(u.tile.num_open_items) * head.open_before +
+                          static_cast<int64_t>(u.tile.num_sealed) * head.sealed_before);
+    const uint32_t found = __ballot_sync(0xffffffffu, first + lane < p.num_kv_heads && begin <= x);
     if (found == 0) break;
-    u.head = first + 31 - __clz(found);
+    const int at = 31 - __clz(found);
+    u.head = first + at;
+    u.begin = __shfl_sync(0xffffffffu, begin, at);
+    of_head.open_cost = __shfl_sync(0xffffffffu, head.open_cost, at);
+    of_head.sealed_cost = __shfl_sync(0xffffffffu, head.sealed_cost, at);
   }
-  u.begin = head_begin(u.head);
-  if (lane == owner) {
-    u.tile = tile;
-    u.SetCost(index[u.head]);
-    while (u.row_group + 1 < num_row_groups && x >= u.begin + (u.row_group + 1) * u.cost) {
-      ++u.row_group;
-    }
-    u.begin += u.row_group * u.cost;
-    work->unit = u;
-    work->SetItems(index[u.head], ranges, range);
-    // The range may begin within a unit's last item.
-    if (work->begin >= work->end) {
-      const Work none = *work;
-      NextWork<kRows>(p, index, num_tiles, ranges, range, none, work);
-    }
+  u.SetCost(of_head);
+  while (u.row_group + 1 < num_row_groups && x >= u.begin + (u.row_group + 1) * u.cost) {
+    ++u.row_group;
+  }
+  u.begin += u.row_group * u.cost;
+  // Both ends at once: even lanes have the first item and range, odd ones the last.
+  const int item = u.ItemAt(of_head, ranges.Begin(range + lane % 2));
+  const int part = ranges.Of(lane % 2 == 0 ? u.begin : u.LastItem(of_head));
+  const int begin = __shfl_sync(0xffffffffu, item, 0), end = __shfl_sync(0xffffffffu, item, 1);
+  const int first_part = __shfl_sync(0xffffffffu, part, 0);
+  const int last_part = __shfl_sync(0xffffffffu, part, 1);
+  if (lane != owner) return;
+  u.tile = tile;
+  work->unit = u;
+  work->begin = begin, work->end = end;
+  work->first_part = first_part, work->num_parts = last_part - first_part + 1;
+  if (begin >= end) {  // the range begins within a unit's last item
+    const Work none = *work;
+    NextWork<kRows>(p, p.head_index, num_tiles, ranges, range, none, work);
   }
 }
 

@@ -119,6 +119,8 @@ __device__ __forceinline__ uint8_t* DynamicShared() {
 // createpolicy.fractional.L2::evict_first gives for 1.0; as an instruction it was made again at
 // each use, at times from a register that had changed.
 inline constexpr uint64_t kReadOncePolicy = 0x12F0000000000000ull;
+// Of data whose sectors others read too: evict_last.
+inline constexpr uint64_t kReadAgainPolicy = 0x14F0000000000000ull;
 // Copies to shared memory that complete in groups.
 __device__ __forceinline__ void CopyAsync16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");

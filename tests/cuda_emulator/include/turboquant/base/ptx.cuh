@@ -108,7 +108,7 @@ inline uint32_t SharedAddress(const void* p) {
   return static_cast<uint32_t>(static_cast<const uint8_t*>(p) - emulator::shared);
 }
 
-inline constexpr uint64_t kReadOncePolicy = 0;
+inline constexpr uint64_t kReadOncePolicy = 0, kReadAgainPolicy = 0;
 inline void CopyAsync16(uint32_t to, const void* from) {
   std::memcpy(emulator::shared + to, from, 16);
 }
