@@ -64,8 +64,11 @@ Status PrepareDecodeKernel(int head_dim, int rows, DecodeVariant variant, uint32
   const auto fit =
       static_cast<int>((limit - std::min(limit, fixed)) / kernel.warp_bytes(stage_bytes));
   int many_warps = std::min(kernel.max_warps, fit);
-  // Each of the four schedulers of a multiprocessor gets as many: pages go to warps in turn.
-  if (many_warps > kFewDecodeWarps) many_warps -= many_warps % kFewDecodeWarps;
+  // Each of the four schedulers of a multiprocessor gets as many: pages go to warps in turn. Of the
+  // larger records of a wide kernel every warp is needed.
+  if (variant != DecodeVariant::kWide && many_warps > kFewDecodeWarps) {
+    many_warps -= many_warps % kFewDecodeWarps;
+  }
   // Float rows are large: a wide kernel may have fewer warps than that.
   const bool wide = variant == DecodeVariant::kWide;
   if (wide ? many_warps < 1 : few > limit) {

@@ -23,32 +23,27 @@ __device__ __forceinline__ void PageScores(const uint8_t* codes, const float* sc
     const float4 v = *reinterpret_cast<const float4*>(scales + lane / 4 * 8 + 4 * i);
     scale[4 * i] = v.x, scale[4 * i + 1] = v.y, scale[4 * i + 2] = v.z, scale[4 * i + 3] = v.w;
   }
-  // Of few rows the products of two tiles of tokens take turns, so that none waits for the one
-  // before.
-  constexpr int kTogether = kTiles == 1 && kSteps < 8 ? 2 : 1, kRound = kTogether * kSteps;
+  int sums[kTiles][4];
 #pragma unroll
   for (int g = 0; g < kDim / 64; ++g) {
     Group<kKind> group;
     group.Load(codes, g, lane);
-    int sums[kTogether][kTiles][4];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const int turn = i % kTogether, j = i % kRound / kTogether;
-      const int f = i / kRound * kRound + turn * kSteps + j, t = (8 * g + f) / kSteps;
+    for (int f = 0; f < 8; ++f) {
+      const int t = (8 * g + f) / kSteps, j = (8 * g + f) % kSteps;
       const FragmentLevels<kKind> levels(group, f, table, k);
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
-        int(&sum)[4] = sums[turn][n];
-        if (j == 0) k.StartSum(sum);
+        if (j == 0) k.StartSum(sums[n]);
 #pragma unroll
         for (int o = 0; o < levels.kOperands; ++o) {
-          ptx::MmaS8S8(sum, levels.a[o], q.digits[n][j][0], q.digits[n][j][1], sum);
+          ptx::MmaS8S8(sums[n], levels.a[o], q.digits[n][j][0], q.digits[n][j][1], sums[n]);
         }
         if (j == kSteps - 1) {
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
-            const int both = sum[2 * h] * 256 + sum[2 * h + 1];
-            scores[n][2 * t + h] = (__int_as_float(both) - q.offset[n]) * scale[2 * t + h];
+            const int sum = sums[n][2 * h] * 256 + sums[n][2 * h + 1];
+            scores[n][2 * t + h] = (__int_as_float(sum) - q.offset[n]) * scale[2 * t + h];
           }
         }
       }
@@ -137,14 +132,14 @@ __device__ __forceinline__ void WideScores(const uint8_t* page, const DecodeHead
                 [&]<DecodeCodes kType>() { FloatScores<kType, 4>(page, 0, wide, lane, scores); });
     return;
   }
-  OfGroupKind(head.k_kind, [&]<DecodeCodes kKind>() {
+  OfGroupKind(head.k_kind, head.k_groups, [&]<DecodeCodes kKind, Planes kPlanes>() {
     const uint8_t* const planes = page + head.k_scales;
     if (head.k_groups.len == 16) {
-      GroupScores<kKind, true>(page, planes, head.k_groups, head.k_table, sh.log8, wide, q, lane,
-                               scores);
+      GroupScores<kKind, kPlanes, true>(page, planes, head.k_groups, head.k_table, sh.log8, wide, q,
+                                        lane, scores);
     } else {
-      GroupScores<kKind, false>(page, planes, head.k_groups, head.k_table, sh.log8, wide, q, lane,
-                                scores);
+      GroupScores<kKind, kPlanes, false>(page, planes, head.k_groups, head.k_table, sh.log8, wide,
+                                         q, lane, scores);
     }
   });
 }
@@ -161,9 +156,9 @@ __device__ __forceinline__ void WideValues(const uint8_t* page, const DecodeHead
     });
     return;
   }
-  OfGroupKind(head.v_kind, [&]<DecodeCodes kKind>() {
-    GroupValues<kKind>(values, page + head.v_scales, head.v_groups, head.v_table, log8,
-                       weights.plain, weights.unit, lane, state);
+  OfGroupKind(head.v_kind, head.v_groups, [&]<DecodeCodes kKind, Planes kPlanes>() {
+    GroupValues<kKind, kPlanes>(values, page + head.v_scales, head.v_groups, head.v_table, log8,
+                                weights.plain, weights.unit, lane, state);
   });
 }
 

@@ -39,7 +39,7 @@ struct DecodeGroups {
   int32_t log_len = 0, log_count = 0;
   uint32_t log8 = 0, affine = 0;  // log8: scales of one byte, else halves
   float eighth = 0;               // of a step between levels: what offsets beside log8 scales count
-  float bias = 0;                 // stored level less level
+  float bias = 0;                 // stored level less level, of 4 bits; else 0
 };
 
 // The centre of one KV head (codec/center.h): the score of token j of a block gets, for each pair,

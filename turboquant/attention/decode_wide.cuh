@@ -112,20 +112,26 @@ struct WideGroup<DecodeCodes::kInt8> {
   }
 };
 
-// Of tokens 16 t + r and 16 t + 8 + r, relative to the record's base: value = scale x stored level
-// + offset.
+// Of tokens 16 t + r and 16 t + 8 + r, relative to the record's base: value = scale x level +
+// offset.
 struct GroupPair {
   float scale[2], offset[2];
 };
+// What the planes hold is asked for once a page, not for each pair: kHalves, with offsets, and
+// kLog8, without, are what presets have.
+enum class Planes { kHalves, kLog8, kAny };
+template <Planes kPlanes>
 __device__ __forceinline__ GroupPair GroupPairAt(const uint8_t* planes, const DecodeGroups& groups,
                                                  int group, int t, int lane, const float* log8) {
   const int i = group * kPageLen + lane / 4 * 8 + 2 * t;
   const int plane = kPageLen << groups.log_count;
+  const bool bytes = kPlanes == Planes::kLog8 || (kPlanes == Planes::kAny && groups.log8 != 0);
+  const bool affine = kPlanes == Planes::kHalves || (kPlanes == Planes::kAny && groups.affine != 0);
   GroupPair p;
   p.offset[0] = p.offset[1] = 0;
-  if (groups.log8 != 0) {
+  if (bytes) {
     p.scale[0] = log8[planes[i]], p.scale[1] = log8[planes[i + 1]];
-    if (groups.affine != 0) {
+    if (affine) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const auto eighths = static_cast<int8_t>(planes[plane + i + h]);
@@ -136,13 +142,11 @@ __device__ __forceinline__ GroupPair GroupPairAt(const uint8_t* planes, const De
     const auto* const halves = reinterpret_cast<const __half*>(planes);
     const float2 scale = __half22float2(*reinterpret_cast<const __half2*>(halves + i));
     p.scale[0] = scale.x, p.scale[1] = scale.y;
-    if (groups.affine != 0) {
+    if (affine) {
       const float2 offset = __half22float2(*reinterpret_cast<const __half2*>(halves + plane + i));
       p.offset[0] = offset.x, p.offset[1] = offset.y;
     }
   }
-#pragma unroll
-  for (int h = 0; h < 2; ++h) p.offset[h] = fmaf(p.scale[h], -groups.bias, p.offset[h]);
   return p;
 }
 
@@ -153,7 +157,7 @@ __device__ __forceinline__ float JoinDigits(int high, int low) {
 
 // scores[n][2 t + h] of tokens 16 t + 8 h + r, in units of row digits x K base. kShort: groups of
 // 16 channels. `q`: row digits.
-template <DecodeCodes kKind, bool kShort, int kDim, int kTiles>
+template <DecodeCodes kKind, Planes kPlanes, bool kShort, int kDim, int kTiles>
 __device__ __forceinline__ void GroupScores(const uint8_t* codes, const uint8_t* planes,
                                             const DecodeGroups& groups, const DecodeTable& table,
                                             const float* log8, const WideShared<kDim, kTiles>& wide,
@@ -178,8 +182,8 @@ __device__ __forceinline__ void GroupScores(const uint8_t* codes, const uint8_t*
 #pragma unroll
       for (int half = 0; half < (kShort ? 2 : 1); ++half) {
         const int step = kShort ? 2 * j + half : j;
-        const GroupPair pair =
-            GroupPairAt(planes, groups, kShort ? step : 32 * j >> groups.log_len, t, lane, log8);
+        const GroupPair pair = GroupPairAt<kPlanes>(
+            planes, groups, kShort ? step : 32 * j >> groups.log_len, t, lane, log8);
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
           int sums[4];
@@ -192,8 +196,10 @@ __device__ __forceinline__ void GroupScores(const uint8_t* codes, const uint8_t*
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
             float& score = scores[n][2 * t + h];
-            score = fmaf(digits, pair.offset[h], score);
-            score = fmaf(JoinDigits(sums[2 * h], sums[2 * h + 1]), pair.scale[h], score);
+            if constexpr (kPlanes != Planes::kLog8) score = fmaf(digits, pair.offset[h], score);
+            float sum = JoinDigits(sums[2 * h], sums[2 * h + 1]);
+            if constexpr (kKind == DecodeCodes::kTable4) sum = fmaf(digits, -groups.bias, sum);
+            score = fmaf(sum, pair.scale[h], score);
           }
         }
       }
@@ -203,7 +209,7 @@ __device__ __forceinline__ void GroupScores(const uint8_t* codes, const uint8_t*
 
 // o += V^T x weights, where a group's scale is part of the weights. w[n][2 t + h]: of tokens
 // 16 t + 8 h + r; `unit`: of a weight x the base.
-template <DecodeCodes kKind, int kDim, int kTiles>
+template <DecodeCodes kKind, Planes kPlanes, int kDim, int kTiles>
 __device__ __forceinline__ void GroupValues(const uint8_t* codes, const uint8_t* planes,
                                             const DecodeGroups& groups, const DecodeTable& table,
                                             const float* log8, const float (&w)[kTiles][8],
@@ -228,7 +234,7 @@ __device__ __forceinline__ void GroupValues(const uint8_t* codes, const uint8_t*
         float top = 0;
 #pragma unroll
         for (int t = 0; t < 4; ++t) {
-          pairs[t] = GroupPairAt(planes, groups, channel >> groups.log_len, t, lane, log8);
+          pairs[t] = GroupPairAt<kPlanes>(planes, groups, channel >> groups.log_len, t, lane, log8);
           top = fmaxf(top, fmaxf(pairs[t].scale[0], pairs[t].scale[1]));
         }
         top = RowMax(top);
@@ -245,9 +251,12 @@ __device__ __forceinline__ void GroupValues(const uint8_t* codes, const uint8_t*
               const float weight = w[n][2 * t + h], scale = pairs[t].scale[h];
               digits[h] = fmaf(weight, scale * to_digit, kTwo23);
               // The bias of stored levels comes off as their sums have it: of the rounded digits.
-              const float off = fmaf(scale, groups.bias, pairs[t].offset[h]);
-              offsets[n] = fmaf(weight, off, offsets[n]);
-              offsets[n] = fmaf(digits[h] - kTwo23, -groups.bias * digit, offsets[n]);
+              if constexpr (kPlanes != Planes::kLog8) {
+                offsets[n] = fmaf(weight, pairs[t].offset[h], offsets[n]);
+              }
+              if constexpr (kKind == DecodeCodes::kTable4) {
+                offsets[n] = fmaf(digits[h] - kTwo23, -groups.bias * digit, offsets[n]);
+              }
             }
             columns[n][t] = WeightsToColumns(digits[0], digits[1], selector);
           }
@@ -419,17 +428,27 @@ __device__ __forceinline__ void OfFloatType(DecodeCodes type, const Fn& fn) {
     fn.template operator()<DecodeCodes::kFP8>();
   }
 }
-// fn<kind>() of codes that have scales in groups.
+// fn<kind, planes>() of codes that have scales in groups.
 template <typename Fn>
-__device__ __forceinline__ void OfGroupKind(DecodeCodes kind, const Fn& fn) {
+__device__ __forceinline__ void OfGroupKind(DecodeCodes kind, const DecodeGroups& groups,
+                                            const Fn& fn) {
+  const auto of_planes = [&]<DecodeCodes kKind>() {
+    if (groups.log8 == 0 && groups.affine != 0) {
+      fn.template operator()<kKind, Planes::kHalves>();
+    } else if (kKind == DecodeCodes::kInt8 && groups.log8 != 0 && groups.affine == 0) {
+      fn.template operator()<kKind, Planes::kLog8>();
+    } else {
+      fn.template operator()<kKind, Planes::kAny>();
+    }
+  };
   if (kind == DecodeCodes::kInt8) {
-    fn.template operator()<DecodeCodes::kInt8>();
+    of_planes.template operator()<DecodeCodes::kInt8>();
   } else if (kind == DecodeCodes::kTable4) {
-    fn.template operator()<DecodeCodes::kTable4>();
+    of_planes.template operator()<DecodeCodes::kTable4>();
   } else if (kind == DecodeCodes::kTable3) {
-    fn.template operator()<DecodeCodes::kTable3>();
+    of_planes.template operator()<DecodeCodes::kTable3>();
   } else {
-    fn.template operator()<DecodeCodes::kTable2>();
+    of_planes.template operator()<DecodeCodes::kTable2>();
   }
 }
 
