@@ -92,10 +92,9 @@ Status PrepareDecodeKernel(int head_dim, int rows, DecodeVariant variant, uint32
   // All warps of a multiprocessor may work on one range, so that they end together; or several
   // thread blocks on one each, of which one computes while another begins or ends a unit. Which is
   // faster was measured on an H200 at 131,072 tokens: the first with centres, whose table then
-  // always fits (by 3 to 20 %), and without where no warp is lost by it and there are units enough
-  // (6 to 9 %, with k3v2 and k3v3); the second otherwise (4 to 8 %).
-  bool together =
-      has_center || (many_warps == kernel.max_warps && num_units >= device.num_multiprocessors / 2);
+  // always fits (by 3 to 20 %), and where no warp is lost by it (by 2 to 13 %, with k3v2); the
+  // second otherwise (2 to 4 %, with k4v4), and at 8,192 tokens of 32 KV heads (3 to 15 %).
+  bool together = has_center || many_warps == kernel.max_warps;
   if (wide && many_warps <= kFewDecodeWarps) {
     info->warps_per_block = many_warps;
     info->center_bytes = has_center ? kTable : 0;
@@ -130,11 +129,11 @@ Status PrepareDecodeKernel(int head_dim, int rows, DecodeVariant variant, uint32
 Status LaunchDecodeKernel(int head_dim, int rows, DecodeVariant variant, const DecodeParams& params,
                           const DecodeKernelInfo& info, void* stream) {
   const DecodeEntry kernel = EntryFor(head_dim, rows, variant);
-  ptx::Launch(kernel.function, dim3(static_cast<unsigned>(info.num_blocks)),
-              32 * info.warps_per_block,
-              SharedBytes(kernel, params.stage_bytes, params.num_kv_heads, params.center_bytes,
-                          info.warps_per_block),
-              stream, params);
+  ptx::LaunchEarly(kernel.function, dim3(static_cast<unsigned>(info.num_blocks)),
+                   32 * info.warps_per_block,
+                   SharedBytes(kernel, params.stage_bytes, params.num_kv_heads, params.center_bytes,
+                               info.warps_per_block),
+                   stream, params);
   return TQ_CUDA(cudaGetLastError());
 }
 

@@ -48,6 +48,9 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
     reinterpret_cast<uint32_t*>(index)[i] = reinterpret_cast<const uint32_t*>(p.head_index)[i];
   }
   for (int i = helper; i >= 0 && i < 256; i += helpers) sh.log8[i] = p.log8[i];
+  // What was read so far does not change; what follows may come from the kernel in front.
+  ptx::WaitForDependencies();
+  ptx::LaunchDependents();
   if (warp == 0) FirstWork<kRows>(p, num_tiles, me, lane, &sh.ranges, &sh.work[0]);
   __syncthreads();
   if (sh.work[0].begin >= sh.work[0].end) return;

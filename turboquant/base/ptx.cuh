@@ -204,5 +204,21 @@ void Launch(void (*kernel)(P...), dim3 grid, int threads, size_t shared_bytes, v
             const A&... arguments) {
   kernel<<<grid, threads, shared_bytes, static_cast<cudaStream_t>(stream)>>>(arguments...);
 }
+// The same; the kernel may begin before the one in front of it has ended (WaitForDependencies).
+template <typename... P, typename... A>
+void LaunchEarly(void (*kernel)(P...), dim3 grid, int threads, size_t shared_bytes, void* stream,
+                 const A&... arguments) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = static_cast<cudaStream_t>(stream);
+  cudaLaunchAttribute attribute;
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  cudaLaunchKernelEx(&config, kernel, arguments...);
+}
 
 }  // namespace tq::ptx

@@ -233,19 +233,10 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocksPerMultiprocessor)
 
 // ---- Launchers ----------------------------------------------------------------------------------
 
-// A launch that may begin before the kernel in front of it has ended.
 template <typename Params>
 Status Launch(void (*kernel)(Params), int64_t blocks, const Params& params, void* stream) {
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(32 * kWarps);
-  config.stream = static_cast<cudaStream_t>(stream);
-  cudaLaunchAttribute attribute;
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  return TQ_CUDA(cudaLaunchKernelEx(&config, kernel, params));
+  ptx::LaunchEarly(kernel, dim3(static_cast<unsigned>(blocks)), 32 * kWarps, 0, stream, params);
+  return TQ_CUDA(cudaGetLastError());
 }
 
 template <WeightType kType>

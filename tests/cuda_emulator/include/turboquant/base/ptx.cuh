@@ -138,5 +138,10 @@ template <typename... P, typename... A>
 void Launch(void (*kernel)(P...), dim3 grid, int threads, size_t, void*, const A&... arguments) {
   emulator::Launch(grid, threads, [&] { kernel(arguments...); });
 }
+template <typename... P, typename... A>
+void LaunchEarly(void (*kernel)(P...), dim3 grid, int threads, size_t bytes, void* stream,
+                 const A&... arguments) {
+  Launch(kernel, grid, threads, bytes, stream, arguments...);
+}
 
 }  // namespace tq::ptx
