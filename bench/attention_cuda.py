@@ -8,7 +8,7 @@ a contiguous FP16 cache with each backend that PyTorch offers (cuDNN, flash): CU
 distinct buffers, medians. ratio_to has the time of the fastest FP16 backend, and of our own FP8
 cache (no peer's is at hand), divided by that of a format. Formats of CENTRED are measured with a
 centre as well. Writes bench/results/attention_cuda.json. Needs PyTorch with CUDA; --quick measures
-two batches and one depth, --depths and --no-center less than all.
+two batches and one depth, --formats, --depths and --no-center less than all.
 """
 import argparse
 import json
@@ -84,6 +84,7 @@ def main():
     parser.add_argument("--tq", default=str(TQ))
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--depths", default="1024,8192,32768,131072")
+    parser.add_argument("--formats", default=FORMATS)
     parser.add_argument("--no-center", action="store_true")
     parser.add_argument("--out", default=str(RESULTS / "attention_cuda.json"))
     parser.add_argument("--commit", default="")
@@ -97,7 +98,8 @@ def main():
                 "results": []}
     for kv_heads in (32, 8):
         ours_all = []
-        for formats, more in [(FORMATS, [])] + ([] if options.no_center else [(CENTRED, ["--center"])]):
+        for formats, more in [(options.formats, [])] + (
+                [] if options.no_center else [(CENTRED, ["--center"])]):
             part = json.loads(output(
                 options.tq, "bench", "attention", "--device", "cuda", "--kv", formats,
                 "--head-dim", str(HEAD_DIM), "--kv-heads", str(kv_heads), "--group",

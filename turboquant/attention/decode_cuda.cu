@@ -54,13 +54,13 @@ Status PrepareDecodeKernel(int head_dim, int rows, DecodeVariant variant, uint32
                            int num_kv_heads, bool has_center, int64_t num_units,
                            DecodeKernelInfo* info) {
   const DecodeEntry kernel = EntryFor(head_dim, rows, variant);
-  const size_t few = SharedBytes(kernel, stage_bytes, num_kv_heads, 0, kFewDecodeWarps);
+  const uint32_t center_bytes = has_center ? sizeof(DecodeCenter::digits) : 0;
+  const size_t few = SharedBytes(kernel, stage_bytes, num_kv_heads, center_bytes, kFewDecodeWarps);
   TQ_ASSIGN_OR_RETURN(const CudaDeviceInfo device, GetCudaDeviceInfo());
   cudaFuncAttributes attributes;
   TQ_RETURN_IF_ERROR(TQ_CUDA(cudaFuncGetAttributes(&attributes, kernel.function)));
   const size_t limit = device.shared_bytes_per_block - attributes.sharedSizeBytes;
-  constexpr uint32_t kTable = sizeof(DecodeCenter::digits);
-  const size_t fixed = SharedBytes(kernel, stage_bytes, num_kv_heads, has_center ? kTable : 0, 0);
+  const size_t fixed = SharedBytes(kernel, stage_bytes, num_kv_heads, center_bytes, 0);
   const auto fit =
       static_cast<int>((limit - std::min(limit, fixed)) / kernel.warp_bytes(stage_bytes));
   int many_warps = std::min(kernel.max_warps, fit);
@@ -84,44 +84,24 @@ Status PrepareDecodeKernel(int head_dim, int rows, DecodeVariant variant, uint32
   TQ_RETURN_IF_ERROR(
       TQ_CUDA(cudaFuncSetAttribute(kernel.function, cudaFuncAttributePreferredSharedMemoryCarveout,
                                    cudaSharedmemCarveoutMaxShared)));
-  const auto blocks_with = [&](int warps, uint32_t center_bytes, int* blocks) {
-    return TQ_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-        blocks, kernel.function, 32 * warps,
-        SharedBytes(kernel, stage_bytes, num_kv_heads, center_bytes, warps)));
-  };
+  info->center_bytes = center_bytes;
   // All warps of a multiprocessor may work on one range, so that they end together; or several
   // thread blocks on one each, of which one computes while another begins or ends a unit. Which is
-  // faster was measured on an H200 at 131,072 tokens: the first with centres, whose table then
-  // always fits (by 3 to 20 %), and where no warp is lost by it (by 2 to 13 %, with k3v2); the
-  // second otherwise (2 to 4 %, with k4v4), and at 8,192 tokens of 32 KV heads (3 to 15 %).
-  bool together = has_center || many_warps == kernel.max_warps;
-  if (wide && many_warps <= kFewDecodeWarps) {
-    info->warps_per_block = many_warps;
-    info->center_bytes = has_center ? kTable : 0;
-    info->blocks_per_multiprocessor = 1;
-    info->num_blocks = device.num_multiprocessors;
-    return OkStatus();
+  // faster was measured on an H200 at 131,072 tokens: the first with centres (by 3 to 20 %) and
+  // where no warp is lost by it (by 2 to 13 %, with k3v2); the second otherwise (2 to 4 %, with
+  // k4v4), and at 8,192 tokens of 32 KV heads (3 to 15 %).
+  int few_blocks = 0;
+  if (few <= limit) {
+    TQ_RETURN_IF_ERROR(TQ_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+        &few_blocks, kernel.function, 32 * kFewDecodeWarps, few)));
   }
-  if (wide) {  // more of them where a second thread block would not fit
-    int blocks = 0;
-    TQ_RETURN_IF_ERROR(blocks_with(kFewDecodeWarps, 0, &blocks));
-    together |= many_warps > kFewDecodeWarps * blocks;
-  }
-  if (together && many_warps > kFewDecodeWarps &&
-      num_units <= kUnitsPerMultiprocessor * device.num_multiprocessors) {
-    info->warps_per_block = many_warps;
-    info->center_bytes = has_center ? kTable : 0;
-    info->blocks_per_multiprocessor = 1;
-  } else {
-    info->warps_per_block = kFewDecodeWarps;
-    info->center_bytes = 0;
-    TQ_RETURN_IF_ERROR(blocks_with(kFewDecodeWarps, 0, &info->blocks_per_multiprocessor));
-    if (has_center && few + kTable <= limit) {
-      int blocks = 0;
-      TQ_RETURN_IF_ERROR(blocks_with(kFewDecodeWarps, kTable, &blocks));
-      if (blocks == info->blocks_per_multiprocessor) info->center_bytes = kTable;
-    }
-  }
+  // Of a wide kernel's large records, more fit where a second thread block would not.
+  const bool together = has_center || many_warps == kernel.max_warps ||
+                        (wide && many_warps > kFewDecodeWarps * few_blocks);
+  const bool few_units = num_units <= kUnitsPerMultiprocessor * device.num_multiprocessors;
+  const bool one_block = few_blocks == 0 || (together && few_units && many_warps > kFewDecodeWarps);
+  info->warps_per_block = one_block ? many_warps : kFewDecodeWarps;
+  info->blocks_per_multiprocessor = one_block ? 1 : few_blocks;
   info->num_blocks = info->blocks_per_multiprocessor * device.num_multiprocessors;
   return OkStatus();
 }

@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
     const LoopConstants k(sh.constants);
     const bool has_center = source.has_center(), extras = has_center || head.num_anchors > 0;
     const DecodeTable k_table = TurnedTable(head.k_table), v_table = TurnedTable(head.v_table);
-    PageTask task = {&head, &k_table, &v_table, center};
+    PageTask task = {&head, &k_table, &v_table, reinterpret_cast<const uint4*>(center)};
     [[maybe_unused]] PageWeights<kTiles> pending;  // of the page before, whose values come later
     [[maybe_unused]] bool has_pending = false;
     if constexpr (kSkip) {

@@ -102,7 +102,7 @@ __device__ __forceinline__ void PageValues(const uint8_t* codes, const DecodeTab
 struct PageTask {
   const DecodeHead* head;
   const DecodeTable *k_table, *v_table;  // TurnedTable
-  const uint8_t* center;                 // its digits, if DecodeParams::center_bytes > 0
+  const uint4* center;                   // DecodeCenter::digits
   int block;
   bool masked;   // softcap or sliding window
   bool special;  // that, centre or anchors
@@ -227,23 +227,18 @@ __device__ __forceinline__ bool SealedScores(
     }
   }
   if (task.special) {
-    const uint4* digits = nullptr;  // of the centre
-    if (head.center >= 0) {
-      digits = reinterpret_cast<const uint4*>(
-          p.center_bytes > 0 ? task.center
-                             : reinterpret_cast<const uint8_t*>(p.centers[head.center].digits));
-    }
+    const bool has_center = head.center >= 0;
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
-      const float bias = digits != nullptr ? CenterBias(sh, n, lane) : 0.f;
+      const float bias = has_center ? CenterBias(sh, n, lane) : 0.f;
 #pragma unroll
       for (int i = 0; i < 8; ++i) scores[n][i] = fmaf(scores[n][i], score_scale[n], -bias);
       score_scale[n] = 1;
     }
-    if (digits != nullptr) {
+    if (has_center) {
       const auto* const pairs = reinterpret_cast<const float4*>(side + kSideBytes);
       const CenterStarts starts = {{pairs[lane % 4], pairs[4 + lane % 4]}};
-      AddCenter<kDim, kTiles, 4>(digits, starts, sh, 0, lane, scores);
+      AddCenter<kDim, kTiles, 4>(task.center, starts, sh, 0, lane, scores);
     }
     for (int a = 0; a < head.num_anchors; ++a) {
       AddKeyAnchor<kDim, kTiles>(sh, page + head.k_anchors + a * kDim * head.anchor_bits / 8,
