@@ -132,11 +132,14 @@ __device__ __forceinline__ void WideScores(const uint8_t* page, const DecodeHead
                 [&]<DecodeCodes kType>() { FloatScores<kType, 4>(page, 0, wide, lane, scores); });
     return;
   }
-  OfGroupKind(head.k_kind, head.k_groups, [&]<DecodeCodes kKind, Planes kPlanes>() {
+  constexpr bool kChoose = kDim == 128 && kTiles == 1;
+  OfGroupKind<kChoose>(head.k_kind, head.k_groups, [&]<DecodeCodes kKind, Planes kPlanes>() {
     const uint8_t* const planes = page + head.k_scales;
-    if (head.k_groups.len == 16) {
-      GroupScores<kKind, kPlanes, true>(page, planes, head.k_groups, head.k_table, sh.log8, wide, q,
-                                        lane, scores);
+    bool is_short = false;
+    if constexpr (kPlanes == Planes::kAny) is_short = head.k_groups.len == 16;
+    if (is_short) {
+      GroupScores<kKind, Planes::kAny, true>(page, planes, head.k_groups, head.k_table, sh.log8,
+                                             wide, q, lane, scores);
     } else {
       GroupScores<kKind, kPlanes, false>(page, planes, head.k_groups, head.k_table, sh.log8, wide,
                                          q, lane, scores);
@@ -156,7 +159,8 @@ __device__ __forceinline__ void WideValues(const uint8_t* page, const DecodeHead
     });
     return;
   }
-  OfGroupKind(head.v_kind, head.v_groups, [&]<DecodeCodes kKind, Planes kPlanes>() {
+  constexpr bool kChoose = kDim == 128 && kTiles == 1;
+  OfGroupKind<kChoose>(head.v_kind, head.v_groups, [&]<DecodeCodes kKind, Planes kPlanes>() {
     GroupValues<kKind, kPlanes>(values, page + head.v_scales, head.v_groups, head.v_table, log8,
                                 weights.plain, weights.unit, lane, state);
   });

@@ -428,18 +428,23 @@ __device__ __forceinline__ void OfFloatType(DecodeCodes type, const Fn& fn) {
     fn.template operator()<DecodeCodes::kFP8>();
   }
 }
-// fn<kind, planes>() of codes that have scales in groups.
-template <typename Fn>
+// fn<kind, planes>() of codes that have scales in groups. With kChoose what presets have, in groups
+// of more than 16 channels, gets code of its own: it is 20 to 35 % faster, and long to compile.
+template <bool kChoose, typename Fn>
 __device__ __forceinline__ void OfGroupKind(DecodeCodes kind, const DecodeGroups& groups,
                                             const Fn& fn) {
   const auto of_planes = [&]<DecodeCodes kKind>() {
-    if (groups.log8 == 0 && groups.affine != 0) {
-      fn.template operator()<kKind, Planes::kHalves>();
-    } else if (kKind == DecodeCodes::kInt8 && groups.log8 != 0 && groups.affine == 0) {
-      fn.template operator()<kKind, Planes::kLog8>();
-    } else {
-      fn.template operator()<kKind, Planes::kAny>();
+    if constexpr (kChoose) {
+      if (groups.len > 16 && groups.log8 == 0 && groups.affine != 0) {
+        return fn.template operator()<kKind, Planes::kHalves>();
+      }
+      if constexpr (kKind == DecodeCodes::kInt8) {
+        if (groups.len > 16 && groups.log8 != 0 && groups.affine == 0) {
+          return fn.template operator()<kKind, Planes::kLog8>();
+        }
+      }
     }
+    fn.template operator()<kKind, Planes::kAny>();
   };
   if (kind == DecodeCodes::kInt8) {
     of_planes.template operator()<DecodeCodes::kInt8>();
