@@ -69,11 +69,6 @@ int NextAlive() {
   return next;
 }
 
-void Yield() {
-  const int me = current, next = NextAlive();
-  if (next != me) SwitchTo(next, &fibers[static_cast<size_t>(me)].at);
-}
-
 void Enter() {
   (*body)();
   fibers[static_cast<size_t>(current)].done = true;
@@ -83,6 +78,11 @@ void Enter() {
 }
 
 }  // namespace
+
+void Yield() {
+  const int me = current, next = NextAlive();
+  if (next != me) SwitchTo(next, &fibers[static_cast<size_t>(me)].at);
+}
 
 int Lane() {
   return current % 32;

@@ -39,6 +39,7 @@ extern uint8_t shared[kSharedBytes];
 void Launch(Index grid, int threads, const std::function<void()>& kernel);
 int Lane();
 void SyncBlock();
+void Yield();  // lets other threads of the block go on
 // What all lanes brought, [32][kLaneBytes], when all have come. Until the call after the next.
 inline constexpr size_t kLaneBytes = 32;
 const uint8_t* Exchange(const void* mine, size_t bytes);

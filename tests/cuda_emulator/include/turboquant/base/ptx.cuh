@@ -1,6 +1,10 @@
 // What turboquant/base/ptx.cuh has, for the emulator: as PTX defines it, by plain loops.
 #pragma once
 
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
 #include "tests/cuda_emulator/emulator.h"
 
 namespace tq::ptx {
@@ -124,11 +128,71 @@ template <int kPending>
 void CopyAsyncWait() {
   __syncwarp();
 }
+// Bulk copies are done when a barrier is waited for, so that data which nobody waited for is
+// missed; or, with TQ_EMULATOR_EAGER in the environment, at once, so that data which is still
+// needed is.
+#ifdef TQ_EMULATE_BULK_COPIES
+inline constexpr bool kHasBulkCopy = true;
+struct BulkBarrier {  // of one arrival a phase
+  uint16_t phase, armed;
+  uint32_t bytes;  // still to come
+};
+struct PendingCopy {
+  uint32_t to, bytes, barrier;
+  const void* from;
+};
+inline std::vector<PendingCopy> pending_copies;
+inline void Require(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "emulated bulk copies: %s\n", what);
+  std::abort();
+}
+inline BulkBarrier& BarrierAt(uint32_t at) {
+  return *reinterpret_cast<BulkBarrier*>(emulator::shared + at);
+}
+inline void BarrierInit(uint32_t at, uint32_t count) {
+  Require(count == 1, "barriers are those of one arrival");
+  Require(pending_copies.empty(), "a thread block ended before its copies");
+  BarrierAt(at) = {};
+}
+inline void BarrierExpect(uint32_t at, uint32_t bytes) {
+  BulkBarrier& b = BarrierAt(at);
+  Require(b.armed == 0, "a second arrival within a phase");
+  b.armed = 1, b.bytes += bytes;
+}
+inline void BulkCopy(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, uint64_t) {
+  Require(bytes % 16 == 0 && to % 16 == 0 && reinterpret_cast<uintptr_t>(from) % 16 == 0,
+          "alignment to 16 bytes");
+  static const bool eager = std::getenv("TQ_EMULATOR_EAGER") != nullptr;
+  if (eager) std::memcpy(emulator::shared + to, from, bytes);
+  pending_copies.push_back({to, eager ? 0 : bytes, barrier, from});
+  if (eager) BarrierAt(barrier).bytes -= bytes;
+}
+inline void BarrierWait(uint32_t at, uint32_t parity) {
+  BulkBarrier& b = BarrierAt(at);
+  for (int tries = 0; (b.phase & 1u) == parity; ++tries) {
+    Require(tries < 1 << 20, "nobody ends the phase that is waited for");
+    if (b.armed == 0) {
+      emulator::Yield();
+      continue;
+    }
+    std::erase_if(pending_copies, [&](const PendingCopy& c) {
+      if (c.barrier != at) return false;
+      std::memcpy(emulator::shared + c.to, c.from, c.bytes);
+      b.bytes -= c.bytes;
+      return true;
+    });
+    Require(b.bytes == 0, "bytes that are expected and not copied");
+    ++b.phase, b.armed = 0;
+  }
+}
+#else
 inline constexpr bool kHasBulkCopy = false;
 inline void BarrierInit(uint32_t, uint32_t) {}
 inline void BarrierExpect(uint32_t, uint32_t) {}
 inline void BarrierWait(uint32_t, uint32_t) {}
 inline void BulkCopy(uint32_t, const void*, uint32_t, uint32_t, uint64_t) {}
+#endif
 inline void FenceBulkCopy() {}
 inline void WaitForDependencies() {}
 inline void LaunchDependents() {}
