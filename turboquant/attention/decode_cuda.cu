@@ -88,8 +88,8 @@ Status PrepareDecodeKernel(int head_dim, int rows, DecodeVariant variant, uint32
   // All warps of a multiprocessor may work on one range, so that they end together; or several
   // thread blocks on one each, of which one computes while another begins or ends a unit. Which is
   // faster was measured on an H200 at 131,072 tokens: the first with centres (by 3 to 20 %) and
-  // where no warp is lost by it (by 2 to 13 %, with k3v2); the second otherwise (2 to 4 %, with
-  // k4v4), and at 8,192 tokens of 32 KV heads (3 to 15 %).
+  // where no warp is lost by it (by 2 to 13 %, with k3v2); the second otherwise (up to 3 %, with
+  // k4v4), and at 8,192 tokens of 32 KV heads (2 to 15 %).
   int few_blocks = 0;
   if (few <= limit) {
     TQ_RETURN_IF_ERROR(TQ_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
