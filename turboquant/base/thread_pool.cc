@@ -14,8 +14,11 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
+
+#include "turboquant/base/status.h"
 
 #if defined(__x86_64__) || defined(_M_X64)
 #include <immintrin.h>
@@ -72,11 +75,24 @@ int NumPhysicalCores() {
 
 struct ThreadPool::Impl {
   explicit Impl(int num_threads) {
-    for (int worker = 1; worker < num_threads; ++worker) {
-      threads.emplace_back([this, worker] { Work(worker); });
+    threads.reserve(static_cast<size_t>(num_threads) - 1);
+    try {
+      for (int worker = 1; worker < num_threads; ++worker) {
+        threads.emplace_back([this, worker] { Work(worker); });
+      }
+    } catch (const std::system_error& error) {
+      const size_t started = threads.size();
+      Stop();  // a thread that is destroyed before it was joined ends the process
+      throw std::system_error(error.code(), StrCat(num_threads, " threads were asked for and only ",
+                                                   started + 1, " can be had; use fewer threads"));
+    } catch (...) {
+      Stop();
+      throw;
     }
   }
-  ~Impl() {
+  ~Impl() { Stop(); }
+
+  void Stop() {
     stop = true;
     epoch.fetch_add(1);
     epoch.notify_all();

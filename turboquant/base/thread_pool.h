@@ -10,7 +10,7 @@ namespace tq {
 
 class ThreadPool {
  public:
-  // 0 = one thread per physical core, as far as the operating system allows.
+  // 0 = one per physical core that is allowed. std::system_error: so many threads cannot be had.
   explicit ThreadPool(int num_threads = 0);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

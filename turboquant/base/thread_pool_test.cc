@@ -2,10 +2,16 @@
 #include "turboquant/base/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
 #include <memory>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -76,6 +82,29 @@ TEST(ThreadPool, SeveralPoolsWorkAtOnce) {
   });
   EXPECT_EQ(total, 40u);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they need all addresses
+// In a process that has addresses for the stacks of a few more threads only.
+[[noreturn]] void AskForTooManyThreads() {
+  size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlim_t bytes = pages * static_cast<size_t>(getpagesize()) + (size_t{256} << 20);
+  const rlimit limit = {bytes, bytes};
+  if (setrlimit(RLIMIT_AS, &limit) != 0) std::_Exit(1);
+  try {
+    const ThreadPool pool(500);
+  } catch (const std::system_error& error) {
+    std::fputs(error.what(), stderr);
+    std::_Exit(7);
+  }
+  std::_Exit(0);
+}
+
+TEST(ThreadPool, ThreadsThatCannotBeHadAreAnException) {
+  EXPECT_EXIT(AskForTooManyThreads(), testing::ExitedWithCode(7),
+              "500 threads were asked for and only [0-9]+ can be had; use fewer threads");
+}
+#endif
 
 }  // namespace
 }  // namespace tq
