@@ -40,21 +40,18 @@ HeadFormat WithCenterOf(HeadFormat format, const CacheConfig& config, int layer)
 }
 
 Status ApplyWindow(const KvFlags& flags, KvChoice* choice) {
+  TQ_RETURN_IF_ERROR(flags.ValidateWindow());
   const auto apply = [&](const char* flag, std::optional<int> value, int* target) {
-    if (!value) return OkStatus();
-    constexpr int kMost = 1 << 24;
-    if (*value < 0 || *value > kMost) {
-      return InvalidArgument(flag, " ", *value, " is outside 0..", kMost);
-    }
+    if (!value) return;
     *target = *value;
     if (*value % kPageLen != 0) {
       choice->notes.push_back(fmt::format("{} {}: rounded up to {}, whole blocks of {} tokens",
                                           flag, *value, RoundUp(*value, kPageLen), kPageLen));
     }
-    return OkStatus();
   };
-  TQ_RETURN_IF_ERROR(apply("--recent-len", flags.recent_len, &choice->config.recent_len));
-  return apply("--sink-len", flags.sink_len, &choice->config.sink_len);
+  apply("--recent-len", flags.recent_len, &choice->config.recent_len);
+  apply("--sink-len", flags.sink_len, &choice->config.sink_len);
+  return OkStatus();
 }
 
 Status ApplyPin(const std::string& pin, KvChoice* choice) {
@@ -139,10 +136,21 @@ void KvFlags::AddWindow(CLI::App* app) {
       ->type_name("N");
 }
 
+Status KvFlags::ValidateWindow() const {
+  constexpr int kMost = 1 << 24;
+  for (const auto& [flag, value] :
+       {std::pair("--recent-len", recent_len), std::pair("--sink-len", sink_len)}) {
+    if (value && (*value < 0 || *value > kMost)) {
+      return InvalidArgument(flag, " ", *value, " is outside 0..", kMost);
+    }
+  }
+  return OkStatus();
+}
+
 Status CheckKvName(const std::string& kv) {
   if (kv == "auto") return OkStatus();
-  if (IsProfilePath(kv)) return Profile::Load(kv).status();
-  return ParsePreset(kv).status();
+  const Status status = IsProfilePath(kv) ? Profile::Load(kv).status() : ParsePreset(kv).status();
+  return status.WithContext("--kv");
 }
 
 std::string ProfileName(const std::string& path) {

@@ -21,6 +21,7 @@ struct KvFlags {
   std::optional<int> recent_len, sink_len;  // none: the profile's or the default
   void Add(CLI::App* app);
   void AddWindow(CLI::App* app);  // --recent-len and --sink-len only
+  Status ValidateWindow() const;  // kInvalidArgument: outside what any cache can have
 };
 
 // The model that a cache is for.

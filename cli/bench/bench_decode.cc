@@ -57,7 +57,7 @@ Result<Plan> MakePlan(const DecodeFlags& flags) {
       range("--prefill-up-to", static_cast<double>(flags.prefill_up_to), 0, 1 << 24));
   Plan plan;
   plan.kv = SplitList(flags.kv, ',');
-  for (const std::string& kv : plan.kv) TQ_RETURN_IF_ERROR(CheckKvName(kv).WithContext("--kv"));
+  for (const std::string& kv : plan.kv) TQ_RETURN_IF_ERROR(CheckKvName(kv));
   TQ_ASSIGN_OR_RETURN(plan.depths, ParseCounts("--depth", flags.depths, 0, int64_t{1} << 24));
   if (!flags.shape.empty()) {
     if (!flags.model.model.empty()) {

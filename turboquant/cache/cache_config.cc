@@ -119,8 +119,8 @@ Status CacheConfig::ValidateTensors(size_t i) const {
   TQ_RETURN_IF_ERROR(check(f.v, "V", t.v_matrix, t.v_levels));
   if (f.anchors > 0) {
     if (t.queries.empty()) {
-      return InvalidArgument(f.anchors,
-                             " anchors a block need the mean query of this head from a profile; "
+      return InvalidArgument(f.anchors, f.anchors == 1 ? " anchor" : " anchors",
+                             " a block: that takes the mean query of this head from a profile; "
                              "calibrate one, or use a format without anchors");
     }
     for (const std::vector<float>& mean : t.queries.means) {

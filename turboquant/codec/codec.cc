@@ -238,8 +238,11 @@ Result<HeadFormat> ParsePreset(std::string_view name) {
   Result<Codec> k = Codec{}, v = Codec{};
   if (!take('k', &k) || !take('v', &v)) return unknown();
   if (!rest.empty() && rest.front() != '-') return unknown();
-  TQ_ASSIGN_OR_RETURN(f.k, std::move(k));
-  TQ_ASSIGN_OR_RETURN(f.v, std::move(v));
+  for (const auto* codec : {&k, &v}) {
+    TQ_RETURN_IF_ERROR(codec->status().WithContext(StrCat("'", name, "'")));
+  }
+  f.k = *k;
+  f.v = *v;
   while (!rest.empty()) {
     rest.remove_prefix(1);
     const std::string_view suffix = rest.substr(0, rest.find('-'));

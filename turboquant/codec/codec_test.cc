@@ -61,7 +61,8 @@ TEST(Preset, Suffixes) {
 TEST(Preset, NamesWhatHasNoKernel) {
   const auto error = [](const char* name) { return ParsePreset(name).status(); };
   EXPECT_EQ(error("k7v2").code(), StatusCode::kUnsupported);
-  EXPECT_EQ(error("k7v2").message(), "no codec with 7 bits; supported: 2, 3, 4, 5, 6, 8, 16 (f16)");
+  EXPECT_EQ(error("k7v2").message(),
+            "'k7v2': no codec with 7 bits; supported: 2, 3, 4, 5, 6, 8, 16 (f16)");
   EXPECT_EQ(error("k8v8-trellis").message(), "'k8v8-trellis': trellis codes have 2, 3 or 4 bits");
   EXPECT_EQ(error("k4v4-group24").message(),
             "'k4v4-group24': K: group_len 24; supported: head (the whole vector), 16, 32, 64, 128");
