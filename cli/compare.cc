@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "cli/commands.h"
+#include "cli/data_flags.h"
 #include "cli/kv_choice.h"
 #include "cli/loaded_model.h"
 #include "cli/table.h"
@@ -35,15 +36,12 @@ struct CompareFlags {
 Result<std::pair<std::string, std::string>> ReadText(const CompareFlags& flags) {
   std::string path = flags.data;
   if (path.empty()) {
-    const std::string folder = DataFolder();
-    path = (std::filesystem::path(folder.empty() ? ".cache" : folder) / "bible.txt").string();
-    if (!FileExists(path)) {
-      return NotFound("no text was named and there is no '", path,
-                      "'; name one with --data FILE, or run ./quickstart to fetch one");
-    }
+    TQ_ASSIGN_OR_RETURN(path, DefaultText());
   }
   TQ_ASSIGN_OR_RETURN(std::string text, ReadFile(path));
-  return std::pair(std::filesystem::path(path).filename().string(), std::move(text));
+  const std::string name = std::filesystem::path(path).filename().string();
+  TQ_RETURN_IF_ERROR(CheckDocumentText(name, text));
+  return std::pair(name, std::move(text));
 }
 
 std::string OneLine(const std::string& text) {
@@ -169,6 +167,8 @@ Result<int> RunCompare(CompareFlags flags) {
     }
     TQ_RETURN_IF_ERROR(CheckKvName(name));
   }
+  TQ_RETURN_IF_ERROR(flags.kv.ValidateWindow());
+  TQ_RETURN_IF_ERROR(flags.model.Validate());
   if (!flags.report.empty()) TQ_RETURN_IF_ERROR(CheckWritable(flags.report));
   TQ_ASSIGN_OR_RETURN(auto named_text, ReadText(flags));
   TQ_ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(flags.model, flags.output, flags.context));
@@ -204,6 +204,15 @@ Result<int> RunCompare(CompareFlags flags) {
                       Compare(*loaded.model, *loaded.tokenizer, std::move(document), options));
   progress.Clear();
 
+  // What took minutes is shown before a report that may fail.
+  if (flags.output.json) {
+    nlohmann::ordered_json j = CompareJson(result, CurrentIsa());
+    j["threads"] = loaded.pool->num_threads();
+    j["peak_rss_bytes"] = PeakRssBytes();
+    PrintOut(j.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+  } else {
+    PrintOut(TextReport(result));
+  }
   if (!flags.report.empty()) {
     Provenance provenance;
     provenance.model_path = std::filesystem::path(loaded.path).filename().string();
@@ -215,15 +224,7 @@ Result<int> RunCompare(CompareFlags flags) {
     provenance.version = Version();
     provenance.command = CommandLine(flags, flags.kv.kv);
     TQ_RETURN_IF_ERROR(WriteFileAtomic(flags.report, RenderReport(result, provenance)));
-  }
-  if (flags.output.json) {
-    nlohmann::ordered_json j = CompareJson(result, CurrentIsa());
-    j["threads"] = loaded.pool->num_threads();
-    j["peak_rss_bytes"] = PeakRssBytes();
-    PrintOut(j.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
-  } else {
-    PrintOut(TextReport(result));
-    if (!flags.report.empty()) PrintOut(fmt::format("\nReport: {}\n", flags.report));
+    if (!flags.output.json) PrintOut(fmt::format("\nReport: {}\n", flags.report));
   }
   return kDone;
 }

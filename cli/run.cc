@@ -130,6 +130,7 @@ Status CheckFlags(RunFlags& flags) {
   }
   TQ_RETURN_IF_ERROR(OptionsOf(flags).Validate());
   if (!flags.save_cache.empty()) TQ_RETURN_IF_ERROR(CheckWritable(flags.save_cache));
+  TQ_RETURN_IF_ERROR(flags.kv.ValidateWindow());
   return CheckKvName(flags.kv.kv);
 }
 

@@ -13,7 +13,7 @@ constexpr char kQuestion[] = "The special magic number for the city of Chicago i
 constexpr char kExpected[] = "583";
 constexpr size_t kLongLine = 400;  // bytes after which a line may be cut at a space
 constexpr size_t kMaxBytesPerToken = 16;
-constexpr int64_t kMinTextTokens = 64;
+constexpr int kMinTextTokens = 64;
 
 bool IsContinuation(char c) {
   return (static_cast<unsigned char>(c) & 0xC0) == 0x80;
@@ -59,14 +59,23 @@ std::vector<size_t> BreakPoints(std::string_view text) {
   return points;
 }
 
-Result<Document> BuildDocument(const Tokenizer& tokenizer, const DocumentOptions& options) {
-  if (const size_t bad = ValidUtf8Prefix(options.text); bad != options.text.size()) {
-    return InvalidArgument("'", options.name, "' is not UTF-8 text (byte ", bad,
+Status CheckDocumentText(const std::string& name, std::string_view text) {
+  if (const size_t bad = ValidUtf8Prefix(text); bad != text.size()) {
+    return InvalidArgument("'", name, "' is not UTF-8 text (byte ", bad,
                            "); convert it with iconv");
   }
-  if (options.text.find_first_not_of(" \t\r\n") == std::string_view::npos) {
-    return InvalidArgument("'", options.name, "' holds no text");
+  if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) {
+    return InvalidArgument("'", name, "' holds no text");
   }
+  if (text.size() < kMinTextTokens) {
+    return InvalidArgument("'", name, "' holds ", text.size(), " bytes, and at least ",
+                           kMinTextTokens, " tokens of text are needed; name a longer one");
+  }
+  return OkStatus();
+}
+
+Result<Document> BuildDocument(const Tokenizer& tokenizer, const DocumentOptions& options) {
+  TQ_RETURN_IF_ERROR(CheckDocumentText(options.name, options.text));
   Document doc;
   doc.name = options.name;
   doc.question = options.question.empty() ? kQuestion : options.question;
@@ -110,6 +119,13 @@ Result<Document> BuildDocument(const Tokenizer& tokenizer, const DocumentOptions
   doc.tokens = encode(low);
   doc.text_bytes = points[low - 1];
   doc.whole_text = doc.text_bytes == options.text.size();
+  const int64_t text_tokens = static_cast<int64_t>(doc.tokens.size()) - frame;
+  if (text_tokens < kMinTextTokens) {
+    return InvalidArgument("'", options.name, "': ", text_tokens, " tokens of text ",
+                           doc.whole_text ? "are all there is" : "fit", ", and at least ",
+                           kMinTextTokens, " are needed; ",
+                           doc.whole_text ? "name a longer text" : "raise --context");
+  }
   return doc;
 }
 

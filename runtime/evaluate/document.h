@@ -16,6 +16,10 @@ namespace tq {
 // The last one is its end.
 std::vector<size_t> BreakPoints(std::string_view text);
 
+// kInvalidArgument when the text is not UTF-8, or can hold no 64 tokens: what can be said before
+// there is a tokenizer. `name`: of the text, for messages.
+Status CheckDocumentText(const std::string& name, std::string_view text);
+
 struct DocumentOptions {
   std::string name;        // of the text, for messages and the report
   std::string_view text;   // valid UTF-8
@@ -37,8 +41,8 @@ struct Document {
 };
 
 // Cuts the text at line ends (long lines: at spaces) to as much as fits. kInvalidArgument when the
-// text is empty or not UTF-8, or when max_tokens has no room for 64 tokens of text beside detail
-// and question (both numbers).
+// text is not UTF-8 or has fewer than 64 tokens, or when max_tokens has no room for 64 of them
+// beside detail and question (both numbers).
 Result<Document> BuildDocument(const Tokenizer& tokenizer, const DocumentOptions& options);
 
 }  // namespace tq

@@ -70,6 +70,9 @@ TEST(Document, OneEndlessLineIsCutAtSpacesAndCharacters) {
 
 TEST(Document, RefusesWhatCannotBeRead) {
   const ByteTokenizer tokenizer;
+  const Status whole = BuildDocument(tokenizer, Options("One line.\n", 1000)).status();
+  EXPECT_NE(whole.message().find("10 bytes, and at least 64 tokens"), std::string::npos)
+      << whole.message();
   const Status empty = BuildDocument(tokenizer, Options(" \n\t\n", 1000)).status();
   EXPECT_EQ(empty.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(empty.message(), "'story.txt' holds no text");
