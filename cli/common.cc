@@ -109,10 +109,27 @@ Result<std::string> ModelFlags::Path() const {
 }
 
 Status ModelFlags::Validate() const {
-  if (threads < 0 || threads > 1024) {
-    return InvalidArgument("--threads ", threads, " is outside 0..1024");
+  return CheckThreads(threads);
+}
+
+Status CheckThreads(int threads) {
+  if (threads >= 0 && threads <= 1024) return OkStatus();
+  return InvalidArgument("--threads ", threads, " is outside 0..1024; 0 = one per physical core");
+}
+
+void RefuseEmptyPaths(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    const std::string type = option->get_type_name();
+    if (type != "FILE" && type != "PATH" && type != "FOLDER") continue;
+    option->check(CLI::Validator(
+        [](const std::string& path) {
+          return std::string(path.empty() ? "an empty word is no path; is a variable unset?" : "");
+        },
+        ""));
   }
-  return OkStatus();
+  for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) {
+    RefuseEmptyPaths(*command);
+  }
 }
 
 std::string DataFolder() {

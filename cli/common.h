@@ -53,6 +53,13 @@ struct ModelFlags {
   Status Validate() const;
 };
 
+// kInvalidArgument: --threads that no machine has.
+Status CheckThreads(int threads);
+
+// Refuses an empty word where a path was asked for: usually a shell variable that is not set. For
+// the options of `app` and of the commands below it, once all are added.
+void RefuseEmptyPaths(CLI::App& app);
+
 // Where the fetched model and texts are: $TQ_DATA_DIR, else .cache in this folder, else .cache
 // beside the program or in a folder above it. Empty: there is none.
 std::string DataFolder();

@@ -23,6 +23,7 @@
 #include "runtime/model/model_profile.h"
 #include "runtime/quantize/write_quantized.h"
 #include "turboquant/attention/attention.h"
+#include "turboquant/base/device.h"
 #include "turboquant/base/file.h"
 #include "turboquant/base/isa.h"
 #include "turboquant/cache/snapshot.h"
@@ -44,7 +45,15 @@ struct InfoFlags {
   std::string report;
   int64_t context = 0;
   int threads = 0;
+  std::string model_flag;  // one that was given and needs a model: "--kv"
 };
+
+// Flags that choose a model's cache are refused where they would say nothing.
+Status NeedsNoModel(const InfoFlags& flags, const std::string& what) {
+  if (flags.model_flag.empty()) return OkStatus();
+  return InvalidArgument(flags.model_flag, " goes with a model (tq info MODEL ", flags.model_flag,
+                         " ...), not with ", what);
+}
 
 // A terminal whose user wants colours (no-color.org).
 bool StdoutHasColors() {
@@ -65,6 +74,8 @@ bool IsCacheFile(const std::string& path) {
 }
 
 Result<int> MachineInfo(const InfoFlags& flags) {
+  TQ_RETURN_IF_ERROR(NeedsNoModel(flags, "this machine"));
+  const Result<CudaDeviceInfo> cuda = GetCudaDeviceInfo();
   const ThreadPool pool(flags.threads);
   Json j;
   j["version"] = Version();
@@ -73,6 +84,14 @@ Result<int> MachineInfo(const InfoFlags& flags) {
   j["physical_cores"] = NumPhysicalCores();
   j["isa"] = CurrentIsa();
   j["isas"] = AvailableIsas();
+  if (cuda.ok()) {
+    j["cuda"] = {
+        {"device", cuda->name},
+        {"compute_capability", fmt::format("{}.{}", cuda->compute_major, cuda->compute_minor)},
+        {"memory_bytes", cuda->memory_bytes}};
+  } else {
+    j["cuda"] = {{"device", nullptr}, {"why", cuda.status().message()}};
+  }
   j["formats"] = Json::array();
   TextTable formats({"--kv", "bits", "name", "code books", "arithmetic"}, {0, 2, 3, 4});
   for (const FormatInfo& info : RegisteredFormats()) {
@@ -108,6 +127,10 @@ Result<int> MachineInfo(const InfoFlags& flags) {
                        NumPhysicalCores()));
   PrintOut(fmt::format("instruction sets: {} in use; available: {} (TQ_ISA forces one)\n",
                        CurrentIsa(), fmt::join(AvailableIsas(), ", ")));
+  PrintOut(cuda.ok() ? fmt::format("cuda:             {}, compute capability {}.{}, {}\n",
+                                   cuda->name, cuda->compute_major, cuda->compute_minor,
+                                   FormatMiB(cuda->memory_bytes))
+                     : cuda.status().message() + "\n");
   PrintOut(fmt::format("data folder:      {}\n\n",
                        folder.empty() ? "none; ./quickstart makes one" : folder));
   PrintOut("Formats of K and V, in any pair k<a>v<b>:\n" + formats.ToString());
@@ -159,6 +182,8 @@ std::string DescribeFfn(const Architecture& a) {
 }
 
 Result<int> ModelInfo(const InfoFlags& flags) {
+  TQ_RETURN_IF_ERROR(CheckKvName(flags.kv.kv));
+  TQ_RETURN_IF_ERROR(flags.kv.ValidateWindow());
   ModelFlags model_flags;
   model_flags.model = flags.subject;
   model_flags.threads = flags.threads;
@@ -201,7 +226,9 @@ Result<int> ModelInfo(const InfoFlags& flags) {
   j["tokenizer"] = loaded.tokenizer->Describe();
   j["chat_template"] = !loaded.tokenizer->chat_template().empty();
   j["k_bias"] = has_bias;
-  j["weights_xxh3"] = fmt::format("{:016x}", WeightsHash(loaded.model->file()));
+  if (flags.output.json) {  // it reads all weights
+    j["weights_xxh3"] = fmt::format("{:016x}", WeightsHash(loaded.model->file()));
+  }
   j["structure_xxh3"] = fmt::format("{:016x}", model.structure_hash);
   j["kv"] = choice.name;
   j["quantized_layers"] = NumQuantizedLayers(choice.config);
@@ -275,6 +302,7 @@ Result<int> ModelInfo(const InfoFlags& flags) {
 }
 
 Result<int> ProfileInfo(const InfoFlags& flags) {
+  TQ_RETURN_IF_ERROR(NeedsNoModel(flags, "a profile"));
   TQ_ASSIGN_OR_RETURN(const Profile profile, Profile::Load(flags.subject));
   if (!flags.report.empty()) {
     TQ_RETURN_IF_ERROR(WriteFileAtomic(flags.report, ProfilePage(profile, flags.subject)));
@@ -322,6 +350,7 @@ Status ReportOfModel(const std::string& model, const std::string& report) {
 }
 
 Result<int> CacheFileInfo(const InfoFlags& flags) {
+  TQ_RETURN_IF_ERROR(NeedsNoModel(flags, "a cache file"));
   TQ_ASSIGN_OR_RETURN(const Snapshot snapshot, Snapshot::Open(flags.subject));
   const SnapshotMeta& meta = snapshot.meta();
   const std::string structure = fmt::format("{:016x}", meta.structure_hash);
@@ -363,7 +392,7 @@ Result<int> CacheFileInfo(const InfoFlags& flags) {
 Command AddInfo(CLI::App& app) {
   CLI::App* command = AddCommand(
       app, "info", "What there is: this machine, a model, a profile, a cache file, your data",
-      "tq info && tq info model.gguf --kv k3v2 --pin \"1,10=k8v4\"");
+      "tq info .cache/SmolLM2-135M-Instruct.Q4_1.gguf --kv k3v2 --pin \"1,10=k8v4\"");
   auto flags = std::make_shared<InfoFlags>();
   command
       ->add_option("model,--model", flags->subject,
@@ -382,15 +411,17 @@ Command AddInfo(CLI::App& app) {
       ->type_name("FILE");
   flags->data.Add(command);
   flags->output.Add(command);
-  return {"info", [flags]() -> Result<int> {
+  return {"info", [flags, command]() -> Result<int> {
+            for (const char* name : {"--kv", "--pin", "--recent-len", "--sink-len"}) {
+              if (flags->model_flag.empty() && command->count(name) > 0) flags->model_flag = name;
+            }
             const bool is_profile = !flags->subject.empty() && IsProfile(flags->subject);
             if (!flags->report.empty() && !is_profile) {
               TQ_RETURN_IF_ERROR(ReportOfModel(flags->subject, flags->report));
             }
-            if (flags->threads < 0 || flags->threads > 1024) {
-              return InvalidArgument("--threads ", flags->threads, " is outside 0..1024");
-            }
+            TQ_RETURN_IF_ERROR(CheckThreads(flags->threads));
             if (!flags->data.data.empty()) {
+              TQ_RETURN_IF_ERROR(NeedsNoModel(*flags, "--data"));
               return DataInfo(flags->subject, flags->data, flags->context, flags->output);
             }
             if (flags->subject.empty()) return MachineInfo(*flags);

@@ -65,7 +65,9 @@ Status QuantizeFlags::Validate() const {
   if (std::filesystem::equivalent(model, out, error)) {
     return InvalidArgument("--out ", out, " is the model itself; name another file");
   }
+  TQ_RETURN_IF_ERROR(CheckThreads(threads));
   TQ_RETURN_IF_ERROR(CheckKvName(kv.kv));
+  TQ_RETURN_IF_ERROR(kv.ValidateWindow());
   TQ_RETURN_IF_ERROR(data.Validate());
   if (!report.empty()) TQ_RETURN_IF_ERROR(CheckWritable(report));
   return CheckWritable(out);
@@ -238,7 +240,6 @@ std::string TextReport(const QuantizeFlags& flags, const QuantizeResult& r) {
     if (!r.quality->informative) out += "Not informative: " + r.quality->note + "\n";
   }
   out += fmt::format("\nWritten: {}\n", r.out_path);
-  if (!flags.report.empty()) out += fmt::format("Report: {}\n", flags.report);
   return out;
 }
 
@@ -301,6 +302,16 @@ Result<int> RunQuantize(const QuantizeFlags& flags) {
     progress.Clear();
   }
 
+  // What took minutes is shown before a report that may fail.
+  if (flags.output.json) {
+    Json j = QuantizeJson(result);
+    j["command"] = flags.CommandLine();
+    j["isa"] = CurrentIsa();
+    j["threads"] = pool.num_threads();
+    PrintOut(j.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  } else {
+    PrintOut(TextReport(flags, result));
+  }
   if (!flags.report.empty()) {
     std::vector<std::pair<std::string, std::string>> list = {
         {"Command", flags.CommandLine()},
@@ -316,15 +327,7 @@ Result<int> RunQuantize(const QuantizeFlags& flags) {
                                    fmt::format("--to {}, {:.3f} bits per weight", flags.to,
                                                result.plan.bits_per_weight()),
                                    sections)));
-  }
-  if (flags.output.json) {
-    Json j = QuantizeJson(result);
-    j["command"] = flags.CommandLine();
-    j["isa"] = CurrentIsa();
-    j["threads"] = pool.num_threads();
-    PrintOut(j.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
-  } else {
-    PrintOut(TextReport(flags, result));
+    if (!flags.output.json) PrintOut(fmt::format("Report: {}\n", flags.report));
   }
   return kDone;
 }
@@ -332,11 +335,14 @@ Result<int> RunQuantize(const QuantizeFlags& flags) {
 }  // namespace
 
 Command AddQuantize(CLI::App& app) {
-  CLI::App* command = AddCommand(
-      app, "quantize", "Weights to INT8 or INT4, as a GGUF file that llama.cpp opens too",
-      "tq quantize MODEL.gguf --to int4 --data my_text.txt --out MODEL.int4.gguf");
+  CLI::App* command = AddCommand(app, "quantize",
+                                 "Weights to INT8 or INT4, as a GGUF file that llama.cpp opens too",
+                                 "tq quantize .cache/SmolLM2-135M-Instruct.Q4_1.gguf --requantize "
+                                 "--to int8 --out build/int8.gguf");
   auto flags = std::make_shared<QuantizeFlags>();
-  command->add_option("model", flags->model, "GGUF file or Hugging Face folder")->required();
+  command->add_option("model", flags->model, "GGUF file or Hugging Face folder")
+      ->required()
+      ->type_name("FILE");
   command
       ->add_option("--to", flags->to,
                    "int8, int4, or a type: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, F16, BF16")

@@ -61,7 +61,7 @@ Result<Plan> MakePlan(const AttentionFlags& flags) {
     if (value >= least && value <= most) return OkStatus();
     return InvalidArgument(flag, " ", value, " is outside ", least, "..", most);
   };
-  TQ_RETURN_IF_ERROR(range("--threads", flags.threads, 0, 1024));
+  TQ_RETURN_IF_ERROR(CheckThreads(flags.threads));
   TQ_RETURN_IF_ERROR(range("--runs", flags.runs, 1, 1000));
   TQ_RETURN_IF_ERROR(range("--kv-heads", flags.kv_heads, 1, 1024));
   if (!(flags.bandwidth >= 0 && flags.bandwidth < 1e6)) {

@@ -17,9 +17,7 @@ struct BandwidthFlags {
 };
 
 Result<int> RunBandwidth(const BandwidthFlags& flags) {
-  if (flags.threads < 0 || flags.threads > 1024) {
-    return InvalidArgument("--threads ", flags.threads, " is outside 0..1024");
-  }
+  TQ_RETURN_IF_ERROR(CheckThreads(flags.threads));
   if (flags.runs < 1 || flags.runs > 1000) {
     return InvalidArgument("--runs ", flags.runs, " is outside 1..1000");
   }
