@@ -14,7 +14,7 @@
 #include "cli/plan_traffic.h"
 #include "cli/table.h"
 #include "runtime/evaluate/footprint.h"
-#include "runtime/formats/gguf_builder.h"
+#include "runtime/formats/gguf_builder_for_test.h"
 #include "runtime/model/model.h"
 #include "runtime/model/model_profile.h"
 #include "runtime/tokenizer/tokenizer.h"

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <memory>
 
-#include "runtime/formats/gguf_builder.h"
+#include "runtime/formats/gguf_builder_for_test.h"
 #include "turboquant/base/exact_bytes_for_test.h"
 #include "turboquant/base/file.h"
 

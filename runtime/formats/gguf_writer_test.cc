@@ -8,7 +8,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "runtime/formats/gguf_builder.h"
+#include "runtime/formats/gguf_builder_for_test.h"
 #include "turboquant/base/numeric.h"
 
 namespace tq {

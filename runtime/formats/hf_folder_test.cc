@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "runtime/formats/gguf_builder.h"
+#include "runtime/formats/gguf_builder_for_test.h"
 #include "runtime/formats/memory_folder_for_test.h"
 #include "turboquant/base/file.h"
 #include "turboquant/base/numeric.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/formats/gguf_builder.h"
+#include "runtime/formats/gguf_builder_for_test.h"
 #include "runtime/model/llama.h"
 #include "turboquant/base/numeric.h"
 

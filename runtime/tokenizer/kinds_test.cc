@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "runtime/formats/gguf_builder.h"
+#include "runtime/formats/gguf_builder_for_test.h"
 #include "runtime/formats/hf_tokenizer.h"
 #include "runtime/formats/memory_folder_for_test.h"
 #include "runtime/tokenizer/tokenizer.h"

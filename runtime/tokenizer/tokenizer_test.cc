@@ -7,7 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "runtime/formats/gguf_builder.h"
+#include "runtime/formats/gguf_builder_for_test.h"
 #include "runtime/tokenizer/pre_tokenizer.h"
 #include "runtime/tokenizer/utf8.h"
 #include "turboquant/base/file.h"
