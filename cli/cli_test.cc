@@ -114,6 +114,15 @@ TEST(DataFlags, APartThatIsAskedForAndEmptyIsRefusedWithTheReason) {
   }
 }
 
+TEST(KvFlags, TheCommandLineGivesTheSameCacheAgain) {
+  KvFlags flags = Flags("k3v2", "1,10=k8v4;3:0=k4v4");
+  EXPECT_EQ(flags.CommandLine(), "--kv k3v2 --pin '1,10=k8v4;3:0=k4v4'");
+  flags.recent_len = 64;
+  flags.sink_len = 0;
+  EXPECT_EQ(flags.CommandLine(),
+            "--kv k3v2 --pin '1,10=k8v4;3:0=k4v4' --recent-len 64 --sink-len 0");
+}
+
 TEST(ChooseKv, PresetForAllHeads) {
   const Result<KvChoice> choice = ChooseKv(TestModel(), Flags("K4V4"), 8192);
   ASSERT_TRUE(choice.ok()) << choice.status().ToString();

@@ -266,6 +266,15 @@ Status CheckWritable(const std::string& path) {
   return Unavailable("cannot write '", path, "': ", std::strerror(errno));
 }
 
+std::string ShellWord(const std::string& text) {
+  constexpr const char* kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+,:=@%";
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
 std::vector<std::string> SplitList(std::string_view list, char separator) {
   std::vector<std::string> parts;
   for (;;) {

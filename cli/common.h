@@ -110,6 +110,8 @@ std::string MachineName();  // the processor, from the operating system
 size_t PeakRssBytes();
 // What prevents a file from being written there, before hours of work go into it.
 Status CheckWritable(const std::string& path);
+// A word of a command line as a POSIX shell reads it back: quoted where it must be.
+std::string ShellWord(const std::string& text);
 std::vector<std::string> SplitList(std::string_view list, char separator);  // trimmed, empties kept
 const char* Version();
 

@@ -113,14 +113,13 @@ std::string TextReport(const CompareResult& r) {
   return out;
 }
 
-std::string CommandLine(const CompareFlags& flags, const std::string& kv) {
+std::string CommandLine(const CompareFlags& flags) {
   std::string out = "tq compare";
-  if (!flags.model.model.empty()) out += " --model " + flags.model.model;
-  out += fmt::format(" --context {} --kv {}", flags.context, kv);
-  if (!flags.data.empty()) out += " --data " + flags.data;
-  if (!flags.kv.pin.empty()) out += " --pin \"" + flags.kv.pin + "\"";
-  if (flags.kv.recent_len) out += fmt::format(" --recent-len {}", *flags.kv.recent_len);
-  if (flags.kv.sink_len) out += fmt::format(" --sink-len {}", *flags.kv.sink_len);
+  if (!flags.model.model.empty()) out += " --model " + ShellWord(flags.model.model);
+  out += fmt::format(" --context {} {}", flags.context, flags.kv.CommandLine());
+  if (!flags.data.empty()) out += " --data " + ShellWord(flags.data);
+  if (!flags.question.empty()) out += " --question " + ShellWord(flags.question);
+  if (flags.model.threads > 0) out += fmt::format(" --threads {}", flags.model.threads);
   return out;
 }
 
@@ -222,7 +221,7 @@ Result<int> RunCompare(CompareFlags flags) {
     provenance.threads = loaded.pool->num_threads();
     provenance.isa = CurrentIsa();
     provenance.version = Version();
-    provenance.command = CommandLine(flags, flags.kv.kv);
+    provenance.command = CommandLine(flags);
     TQ_RETURN_IF_ERROR(WriteFileAtomic(flags.report, RenderReport(result, provenance)));
     if (!flags.output.json) PrintOut(fmt::format("\nReport: {}\n", flags.report));
   }

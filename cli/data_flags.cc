@@ -26,16 +26,6 @@ Result<std::vector<Redaction>> Redactions(const DataFlags& flags) {
   return out;
 }
 
-// As a POSIX shell reads it back.
-std::string ShellWord(const std::string& text) {
-  constexpr const char* kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+,:=@%";
-  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
-  std::string out = "'";
-  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
-
 }  // namespace
 
 Result<std::string> DefaultText() {

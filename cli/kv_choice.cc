@@ -136,6 +136,14 @@ void KvFlags::AddWindow(CLI::App* app) {
       ->type_name("N");
 }
 
+std::string KvFlags::CommandLine() const {
+  std::string out = "--kv " + ShellWord(kv);
+  if (!pin.empty()) out += " --pin " + ShellWord(pin);
+  if (recent_len) out += fmt::format(" --recent-len {}", *recent_len);
+  if (sink_len) out += fmt::format(" --sink-len {}", *sink_len);
+  return out;
+}
+
 Status KvFlags::ValidateWindow() const {
   constexpr int kMost = 1 << 24;
   for (const auto& [flag, value] :

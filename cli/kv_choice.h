@@ -21,6 +21,8 @@ struct KvFlags {
   std::optional<int> recent_len, sink_len;  // none: the profile's or the default
   void Add(CLI::App* app);
   void AddWindow(CLI::App* app);  // --recent-len and --sink-len only
+  // "--kv k4v4 --pin 1=k8v4 --recent-len 64": what makes the same cache again.
+  std::string CommandLine() const;
   Status ValidateWindow() const;  // kInvalidArgument: outside what any cache can have
 };
 

@@ -74,17 +74,19 @@ Status QuantizeFlags::Validate() const {
 }
 
 std::string QuantizeFlags::CommandLine() const {
-  std::string line = fmt::format("tq quantize {} --to {}", model, to);
+  std::string line = fmt::format("tq quantize {} --to {}", ShellWord(model), to);
   if (embeddings != "auto") line += " --embeddings " + embeddings;
   if (budget) line += fmt::format(" --budget {:g}", *budget);
   if (max_gib) line += fmt::format(" --max-gib {:g}", *max_gib);
   if (requantize) line += " --requantize";
   if (!data.data.empty()) {
     line += fmt::format(
-        " {} --context {} --calibration-tokens {} --eval-tokens {} --feedback-columns {} --kv {}",
-        data.CommandLine(), context, calibration_tokens, eval_tokens, feedback_columns, kv.kv);
+        " {} --context {} --calibration-tokens {} --eval-tokens {} --feedback-columns {} {}",
+        data.CommandLine(), context, calibration_tokens, eval_tokens, feedback_columns,
+        kv.CommandLine());
   }
-  return line + " --out " + out;
+  if (threads > 0) line += fmt::format(" --threads {}", threads);
+  return line + " --out " + ShellWord(out);
 }
 
 // The texts of both parts as tokens.
