@@ -20,6 +20,7 @@
 #include "runtime/evaluate/footprint.h"
 #include "runtime/evaluate/profile_report.h"
 #include "runtime/evaluate/results_json.h"
+#include "runtime/formats/type_counts.h"
 #include "runtime/model/model_profile.h"
 #include "runtime/quantize/write_quantized.h"
 #include "turboquant/attention/attention.h"
@@ -144,14 +145,7 @@ std::string WeightTypes(const GgufFile& file, size_t* bytes) {
     ++counts[GgmlTypeName(t.type)];
     *bytes += t.num_bytes();
   }
-  std::vector<std::pair<std::string, int>> sorted(counts.begin(), counts.end());
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const auto& a, const auto& b) { return a.second > b.second; });
-  std::string out;
-  for (const auto& [name, count] : sorted) {
-    out += fmt::format("{}{} ({})", out.empty() ? "" : ", ", name, count);
-  }
-  return out;
+  return TypeCountsText(counts);
 }
 
 int WindowOf(const Architecture& a) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/formats/hf_folder.h"
+#include "runtime/formats/type_counts.h"
 #include "runtime/model/architecture.h"
 #include "turboquant/base/file.h"
 #include "turboquant/base/safetensors.h"
@@ -72,17 +73,6 @@ void UseStored(const StoredGroups& stored, ModelSpec* spec) {
   // What the file does not have is not there.
   std::erase_if(spec->weights,
                 [&](const WeightGroup& g) { return stored.find(g.name) == stored.end(); });
-}
-
-std::string TypeList(const std::map<std::string, int>& counts) {
-  std::vector<std::pair<std::string, int>> sorted(counts.begin(), counts.end());
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const auto& a, const auto& b) { return a.second > b.second; });
-  std::string out;
-  for (const auto& [type, count] : sorted) {
-    out += StrCat(out.empty() ? "" : ", ", type, " (", count, ")");
-  }
-  return out;
 }
 
 // Keys of one architecture; the first error sticks and names the key.
@@ -247,7 +237,7 @@ Result<ModelSpec> SpecFromGguf(const GgufFile& file, int64_t context) {
     ++types[GgmlTypeName(t.type)];
   }
   UseStored(stored, &spec);
-  spec.file_types = TypeList(types);
+  spec.file_types = TypeCountsText(types);
   return spec;
 }
 
@@ -284,7 +274,7 @@ Result<ModelSpec> SpecFromFolder(const std::string& folder, int64_t context) {
     }
   }
   UseStored(stored, &spec);
-  spec.file_types = TypeList(types);
+  spec.file_types = TypeCountsText(types);
   return spec;
 }
 

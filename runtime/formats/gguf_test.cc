@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "runtime/formats/gguf_builder_for_test.h"
+#include "runtime/formats/type_counts.h"
 #include "turboquant/base/exact_bytes_for_test.h"
 #include "turboquant/base/file.h"
 
@@ -119,6 +120,12 @@ TEST(Gguf, KnowsItsTypes) {
   EXPECT_EQ(GgmlTypeName(static_cast<GgmlType>(77)), "type 77");
   EXPECT_EQ(GgmlShape(static_cast<GgmlType>(77)).block_len, 0);
   EXPECT_EQ(GgmlTypeName(static_cast<GgmlType>(23)), "IQ4_XS");
+}
+
+TEST(TypeCounts, MostFirstThenByName) {
+  EXPECT_EQ(TypeCountsText({{"F32", 61}, {"Q4_0", 2}, {"Q4_1", 210}, {"F16", 2}}),
+            "Q4_1 (210), F32 (61), F16 (2), Q4_0 (2)");
+  EXPECT_EQ(TypeCountsText({}), "");
 }
 
 TEST(Gguf, RefusesOtherFiles) {

@@ -3,12 +3,12 @@
 // A tensor's pages are released as soon as it is packed, so the resident memory of a load is the
 // packed weights and one tensor. Files of the architecture llama hold the rows of q and k with RoPE
 // pairs side by side (2 i, 2 i + 1); everything in memory is in Hugging Face order (i, i + half).
-#include <algorithm>
 #include <cstdio>
 #include <initializer_list>
 #include <set>
 #include <utility>
 
+#include "runtime/formats/type_counts.h"
 #include "runtime/model/llama.h"
 
 namespace tq {
@@ -322,12 +322,7 @@ Result<int> LlamaModel::ReplaceMatrix(const std::string& tensor, WeightType type
 WeightInfo LlamaModel::weights() const {
   WeightInfo info;
   info.bytes = backend_->weight_bytes();
-  std::vector<std::pair<std::string, int>> counts(type_counts_.begin(), type_counts_.end());
-  std::stable_sort(counts.begin(), counts.end(),
-                   [](const auto& a, const auto& b) { return a.second > b.second; });
-  for (const auto& [type, count] : counts) {
-    info.types += StrCat(info.types.empty() ? "" : ", ", type, " (", count, ")");
-  }
+  info.types = TypeCountsText(type_counts_);
   return info;
 }
 

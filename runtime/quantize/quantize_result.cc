@@ -6,6 +6,7 @@
 #include <map>
 
 #include "runtime/evaluate/section.h"
+#include "runtime/formats/type_counts.h"
 
 namespace tq {
 namespace {
@@ -13,17 +14,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kShownSites = 24;
-
-std::string CountsText(const std::map<WeightType, int>& counts) {
-  std::vector<std::pair<WeightType, int>> list(counts.begin(), counts.end());
-  std::stable_sort(list.begin(), list.end(),
-                   [](const auto& a, const auto& b) { return a.second > b.second; });
-  std::string out;
-  for (const auto& [type, count] : list) {
-    out += fmt::format("{}{} ({})", out.empty() ? "" : ", ", WeightTypeName(type), count);
-  }
-  return out;
-}
 
 double MiB(size_t bytes) {
   return static_cast<double>(bytes) / (1 << 20);
@@ -70,17 +60,17 @@ std::string FeedbackText(const QuantizeResult& r) {
 }
 
 std::string TypeCounts(const WeightPlan& plan) {
-  std::map<WeightType, int> counts;
+  std::map<std::string, int> counts;
   for (const TensorPlan& t : plan.tensors) {
-    if (t.role != TensorRole::kPlain) ++counts[t.type];
+    if (t.role != TensorRole::kPlain) ++counts[WeightTypeName(t.type)];
   }
-  return CountsText(counts);
+  return TypeCountsText(counts);
 }
 
 std::vector<KindSummary> SummarizeKinds(const WeightPlan& plan) {
   std::vector<KindSummary> out;
   std::map<std::string, size_t> index;
-  std::vector<std::map<WeightType, int>> counts;
+  std::vector<std::map<std::string, int>> counts;
   for (const TensorPlan& t : plan.tensors) {
     const std::string kind = t.role == TensorRole::kPlain ? "norms, biases and the like" : t.kind;
     const auto [it, is_new] = index.try_emplace(kind, out.size());
@@ -91,9 +81,9 @@ std::vector<KindSummary> SummarizeKinds(const WeightPlan& plan) {
     KindSummary& k = out[it->second];
     k.weights += t.tensor->num_elements();
     k.bytes += t.bytes(t.type);
-    ++counts[it->second][t.type];
+    ++counts[it->second][WeightTypeName(t.type)];
   }
-  for (size_t i = 0; i < out.size(); ++i) out[i].types = CountsText(counts[i]);
+  for (size_t i = 0; i < out.size(); ++i) out[i].types = TypeCountsText(counts[i]);
   return out;
 }
 
