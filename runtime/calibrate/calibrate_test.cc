@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 
 #include "runtime/calibrate/plain.h"
 #include "runtime/calibrate/responses.h"
@@ -417,18 +418,44 @@ TEST(AddResponses, AnswersOnlyWhatHasNone) {
   ASSERT_EQ(r->sequences.size(), 5u);
   EXPECT_EQ(r->generated, 3);
   EXPECT_EQ(r->recorded, 1);
-  for (int round = 0; round < 3; ++round) {
-    const TokenSequence& s = r->sequences[static_cast<size_t>(round)];
+  for (const size_t of_first : {0, 3, 4}) {
+    const TokenSequence& s = r->sequences[of_first];
     EXPECT_EQ(s.prompt_len, 9u);
     EXPECT_LE(s.tokens.size(), 16u);
   }
-  EXPECT_NE(r->sequences[0].tokens, r->sequences[1].tokens);
+  EXPECT_NE(r->sequences[0].tokens, r->sequences[3].tokens);
   // What was answered once is not answered again.
   o.temperature = 0;
   const auto again = AddResponses(model, tokenizer, *encoder, items, o, &journal);
   EXPECT_EQ(again->sequences[0].tokens, r->sequences[0].tokens);
   o.rounds = 0;
   EXPECT_EQ(AddResponses(model, tokenizer, *encoder, items, o, &journal)->sequences.size(), 3u);
+}
+
+TEST(AddResponses, EveryPromptIsReadBeforeAnyIsAnsweredTwice) {
+  ThreadPool pool(1);
+  TinyModel model(pool);
+  const ByteTokenizer tokenizer;
+  const auto encoder = CorpusEncoder::Create(tokenizer);
+  ASSERT_TRUE(encoder.ok());
+  std::vector<CorpusItem> items(6);
+  for (size_t i = 0; i < items.size(); ++i) {
+    items[i].kind = CorpusItem::Kind::kCompletion;
+    items[i].text = StrCat("prompt number ", i);
+  }
+  ResponseOptions o;
+  o.rounds = 2;
+  o.max_tokens = 1;
+  o.total_tokens = 100;  // of 6 times 16
+  Journal journal;
+  const auto r = AddResponses(model, tokenizer, *encoder, items, o, &journal);
+  ASSERT_TRUE(r.ok()) << r.status().ToString();
+  std::set<std::vector<TokenId>> prompts;
+  for (const TokenSequence& s : r->sequences) {
+    prompts.insert({s.tokens.begin(), s.tokens.begin() + static_cast<int64_t>(s.prompt_len)});
+  }
+  EXPECT_EQ(prompts.size(), items.size());
+  EXPECT_EQ(r->sequences.size(), 7u);
 }
 
 }  // namespace

@@ -36,7 +36,34 @@ Result<Responses> AddResponses(Model& model, const Tokenizer& tokenizer,
                                const CorpusEncoder& encoder, std::span<const CorpusItem> items,
                                const ResponseOptions& options, Journal* journal) {
   Responses out;
+  struct Prompt {
+    TokenSequence sequence;
+    uint64_t hash;
+  };
+  std::vector<Prompt> prompts;
   int64_t total = 0;
+  const auto answer = [&](const Prompt& prompt, int round) -> Status {
+    TQ_ASSIGN_OR_RETURN(
+        const nlohmann::json tokens,
+        journal->Get(StrCat("answer ", prompt.hash, " ", round), [&]() -> Result<nlohmann::json> {
+          TQ_ASSIGN_OR_RETURN(const std::vector<TokenId> answer,
+                              Answer(model, tokenizer, prompt.sequence.tokens,
+                                     options.seed + static_cast<uint64_t>(round), options));
+          return nlohmann::json(answer);
+        }));
+    TokenSequence whole = prompt.sequence;
+    for (const auto& id : tokens) whole.tokens.push_back(id.get<TokenId>());
+    out.answer_tokens += static_cast<int64_t>(tokens.size());
+    ++out.generated;
+    total += static_cast<int64_t>(whole.tokens.size());
+    out.sequences.push_back(std::move(whole));
+    if (!ReportProgress(options.progress, static_cast<size_t>(total),
+                        static_cast<size_t>(std::max(total, options.total_tokens)),
+                        "generating answers")) {
+      return Cancelled("generating answers was stopped");
+    }
+    return OkStatus();
+  };
   for (size_t i = 0; i < items.size() && total < options.total_tokens; ++i) {
     const CorpusItem& item = items[i];
     Result<TokenSequence> sequence = encoder.Encode(item);
@@ -51,28 +78,13 @@ Result<Responses> AddResponses(Model& model, const Tokenizer& tokenizer,
       continue;
     }
     const std::string text = item.body + item.text;
-    const uint64_t request = Hash64(text.data(), text.size(), 0);
-    for (int round = 0; round < options.rounds; ++round) {
-      TQ_ASSIGN_OR_RETURN(
-          const nlohmann::json tokens,
-          journal->Get(StrCat("answer ", request, " ", round), [&]() -> Result<nlohmann::json> {
-            TQ_ASSIGN_OR_RETURN(const std::vector<TokenId> answer,
-                                Answer(model, tokenizer, sequence->tokens,
-                                       options.seed + static_cast<uint64_t>(round), options));
-            return nlohmann::json(answer);
-          }));
-      TokenSequence whole = *sequence;
-      whole.prompt_len = whole.tokens.size();
-      for (const auto& id : tokens) whole.tokens.push_back(id.get<TokenId>());
-      out.answer_tokens += static_cast<int64_t>(tokens.size());
-      ++out.generated;
-      total += static_cast<int64_t>(whole.tokens.size());
-      out.sequences.push_back(std::move(whole));
-      if (!ReportProgress(options.progress, static_cast<size_t>(total),
-                          static_cast<size_t>(std::max(total, options.total_tokens)),
-                          "generating answers")) {
-        return Cancelled("generating answers was stopped");
-      }
+    prompts.push_back({*std::move(sequence), Hash64(text.data(), text.size(), 0)});
+    TQ_RETURN_IF_ERROR(answer(prompts.back(), 0));
+  }
+  // Another answer to a prompt says less than another prompt: each has one before any has two.
+  for (int round = 1; round < options.rounds; ++round) {
+    for (size_t i = 0; i < prompts.size() && total < options.total_tokens; ++i) {
+      TQ_RETURN_IF_ERROR(answer(prompts[i], round));
     }
   }
   return out;

@@ -33,7 +33,8 @@ struct Responses {
 };
 
 // Every item as a sequence: texts and answered requests as they are, the others once for each
-// round. kCancelled when asked to stop; what the chat template refuses is left out and counted.
+// round; the second round begins when every request has its first answer. kCancelled when asked to
+// stop; what the chat template refuses is left out and counted.
 Result<Responses> AddResponses(Model& model, const Tokenizer& tokenizer,
                                const CorpusEncoder& encoder, std::span<const CorpusItem> items,
                                const ResponseOptions& options, Journal* journal);
