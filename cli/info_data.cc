@@ -25,12 +25,13 @@ Result<std::vector<Part>> PackParts(const Tokenizer& tokenizer, const Corpus& co
                                     int64_t context, const DataFlags& data) {
   std::vector<Part> out;
   TQ_ASSIGN_OR_RETURN(const CorpusEncoder encoder, CorpusEncoder::Create(tokenizer));
-  const auto add = [&](const char* name, const char* title, const std::vector<CorpusItem>& items) {
+  const auto add = [&](const char* name, const char* title, const std::vector<CorpusItem>& items,
+                       WindowsUse use) {
     if (items.empty()) return;
-    out.push_back({name, title, PackWindows(encoder, items, context, 0, data.seed)});
+    out.push_back({name, title, PackWindows(encoder, items, context, 0, data.seed, use)});
   };
-  add("calibration", "calibration", corpus.calibration);
-  add("held_out", "held out", corpus.held_out);
+  add("calibration", "calibration", corpus.calibration, WindowsUse::kCalibration);
+  add("held_out", "held out", corpus.held_out, WindowsUse::kEvaluation);
   return out;
 }
 

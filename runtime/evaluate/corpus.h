@@ -127,6 +127,7 @@ struct WindowsReport {
   int64_t cut_tokens = 0;                      // of requests, behind the context: not used
   int64_t joined = 0;                          // sequences that share a window with others
   int64_t left_out_tokens = 0;                 // beyond max_tokens
+  int64_t repeated_tokens = 0;                 // prompts that came before, with another answer
   int64_t too_short = 0;                       // ends of texts under kMinWindow tokens
   std::vector<CorpusReport::Skipped> skipped;  // what the chat template refused
   std::vector<std::string> notes;
@@ -142,13 +143,18 @@ inline constexpr int64_t kMinWindow = 32;
 // Under so many tokens a calibration rests on too little.
 inline constexpr int64_t kFewTokens = 50000;
 
+// What windows are for decides which risks are named: what calibrates needs many tokens.
+enum class WindowsUse { kCalibration, kEvaluation };
+
 // Long texts are cut into windows, long requests after the first context_len tokens; short ones
 // share a window, first fit. At most `max_tokens` (0: all), chosen by `seed`. kDataLoss: no window.
 Result<Windows> PackWindows(const std::vector<TokenSequence>& sequences, int64_t context_len,
-                            int64_t max_tokens, uint64_t seed);
+                            int64_t max_tokens, uint64_t seed,
+                            WindowsUse use = WindowsUse::kCalibration);
 // Encodes and packs.
 Result<Windows> PackWindows(const CorpusEncoder& encoder, const std::vector<CorpusItem>& items,
                             int64_t context_len, int64_t max_tokens, uint64_t seed,
+                            WindowsUse use = WindowsUse::kCalibration,
                             const ProgressSink& progress = {});
 
 // Under the keys that a report and `--json` show.

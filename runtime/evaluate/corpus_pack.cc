@@ -2,9 +2,11 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "runtime/evaluate/corpus.h"
+#include "turboquant/base/format_count.h"
 #include "turboquant/base/numeric.h"
 #include "turboquant/plan/traffic.h"
 
@@ -16,12 +18,14 @@ struct OpenWindow {
   std::vector<TokenId> tokens;
   size_t first = 0;  // the first sequence in it
   int parts = 0;
+  std::vector<std::pair<uint64_t, size_t>> prompts;  // of requests: hash, tokens
 };
 
 // A piece of a sequence that fits a window.
 struct Piece {
   std::vector<TokenId> tokens;
   size_t sequence = 0;
+  size_t prompt_len = 0;  // of a request
 };
 
 uint64_t HashTokens(const std::vector<TokenId>& tokens, uint64_t seed) {
@@ -34,7 +38,7 @@ void CutText(const TokenSequence& s, size_t sequence, size_t context, WindowsRep
   const size_t head = s.has_bos ? 1 : 0;
   for (size_t at = head; at < s.tokens.size();) {
     const size_t n = std::min(context - head, s.tokens.size() - at);
-    Piece piece{{}, sequence};
+    Piece piece{{}, sequence, 0};
     if (s.has_bos) piece.tokens.push_back(s.tokens[0]);
     piece.tokens.insert(piece.tokens.end(), s.tokens.begin() + static_cast<std::ptrdiff_t>(at),
                         s.tokens.begin() + static_cast<std::ptrdiff_t>(at + n));
@@ -61,7 +65,7 @@ std::vector<OpenWindow> Join(std::vector<Piece> pieces, size_t context) {
     const auto at = room.lower_bound(piece.tokens.size());
     size_t window = windows.size();
     if (at == room.end()) {
-      windows.push_back({{}, piece.sequence, 0});
+      windows.push_back({{}, piece.sequence, 0, {}});
     } else {
       window = at->second;
       room.erase(at);
@@ -70,6 +74,10 @@ std::vector<OpenWindow> Join(std::vector<Piece> pieces, size_t context) {
     w.tokens.insert(w.tokens.end(), piece.tokens.begin(), piece.tokens.end());
     w.first = std::min(w.first, piece.sequence);
     ++w.parts;
+    if (piece.prompt_len > 0) {
+      piece.tokens.resize(piece.prompt_len);
+      w.prompts.emplace_back(HashTokens(piece.tokens, 0), piece.prompt_len);
+    }
     if (w.tokens.size() < context) room.emplace(context - w.tokens.size(), window);
   }
   std::stable_sort(windows.begin(), windows.end(),
@@ -110,18 +118,21 @@ std::vector<OpenWindow> Choose(std::vector<OpenWindow> windows, int64_t max_toke
   return out;
 }
 
-void Warn(WindowsReport* r) {
-  if (r->tokens < kFewTokens) {
+void Warn(WindowsUse use, WindowsReport* r) {
+  const int64_t distinct = r->tokens - r->repeated_tokens;
+  if (use == WindowsUse::kCalibration && distinct < kFewTokens) {
     r->warnings.push_back(
-        StrCat("only ", r->tokens, " tokens: under ", kFewTokens,
+        StrCat("only ", FormatCount(distinct), r->repeated_tokens > 0 ? " different" : "",
+               " tokens: under ", FormatCount(kFewTokens),
                ", formats follow this text more than the model, and other requests may lose more "
                "than the report says; log more of them"));
   }
   if (r->full_length == 0) {
-    r->warnings.push_back(StrCat(
-        "none is as long as the served context of ", r->context_len, " (the longest has ", r->max,
-        " tokens): errors that grow with the length are not seen here; log longer "
-        "requests or serve shorter ones (--context)"));
+    r->warnings.push_back(
+        StrCat("none is as long as the served context of ", FormatCount(r->context_len),
+               " (the longest has ", FormatCount(r->max),
+               " tokens): errors that grow with the length are not seen here; log longer "
+               "requests or serve shorter ones (--context)"));
   }
 }
 
@@ -176,7 +187,7 @@ Result<TokenSequence> CorpusEncoder::Encode(const CorpusItem& item) const {
 }
 
 Result<Windows> PackWindows(const std::vector<TokenSequence>& sequences, int64_t context_len,
-                            int64_t max_tokens, uint64_t seed) {
+                            int64_t max_tokens, uint64_t seed, WindowsUse use) {
   if (context_len < kMinWindow) {
     return InvalidArgument("windows of ", context_len, " tokens; at least ", kMinWindow,
                            " were expected");
@@ -193,8 +204,9 @@ Result<Windows> PackWindows(const std::vector<TokenSequence>& sequences, int64_t
     if (length == 0) continue;
     lengths.push_back(length);
     report.full_length += length >= context_len;
+    const size_t prompt_len = s.is_text ? 0 : std::min(s.prompt_len, context);
     if (length <= context_len) {
-      pieces.push_back({s.tokens, i});
+      pieces.push_back({s.tokens, i, prompt_len});
       continue;
     }
     ++report.cut;
@@ -202,7 +214,7 @@ Result<Windows> PackWindows(const std::vector<TokenSequence>& sequences, int64_t
       CutText(s, i, context, &report, &pieces);
     } else {
       report.cut_tokens += length - context_len;
-      pieces.push_back({{s.tokens.begin(), s.tokens.begin() + context_len}, i});
+      pieces.push_back({{s.tokens.begin(), s.tokens.begin() + context_len}, i, prompt_len});
     }
   }
   const Distribution lengths_of = DistributionOf(lengths);
@@ -221,8 +233,12 @@ Result<Windows> PackWindows(const std::vector<TokenSequence>& sequences, int64_t
   if (max_tokens > 0 && total > max_tokens && !windows.empty()) {
     windows = Choose(std::move(windows), max_tokens, seed, &report);
   }
+  std::set<uint64_t> prompts;
   for (OpenWindow& w : windows) {
     report.tokens += static_cast<int64_t>(w.tokens.size());
+    for (const auto& [hash, tokens] : w.prompts) {
+      report.repeated_tokens += prompts.insert(hash).second ? 0 : static_cast<int64_t>(tokens);
+    }
     report.joined += w.parts > 1 ? w.parts : 0;
     out.windows.push_back(std::move(w.tokens));
   }
@@ -232,12 +248,12 @@ Result<Windows> PackWindows(const std::vector<TokenSequence>& sequences, int64_t
                     " requests and texts, the longest of ", report.max, " tokens; at least ",
                     kMinWindow, " are needed");
   }
-  Warn(&report);
+  Warn(use, &report);
   return out;
 }
 
 Result<Windows> PackWindows(const CorpusEncoder& encoder, const std::vector<CorpusItem>& items,
-                            int64_t context_len, int64_t max_tokens, uint64_t seed,
+                            int64_t context_len, int64_t max_tokens, uint64_t seed, WindowsUse use,
                             const ProgressSink& progress) {
   std::vector<TokenSequence> sequences;
   std::vector<CorpusReport::Skipped> skipped;
@@ -262,7 +278,7 @@ Result<Windows> PackWindows(const CorpusEncoder& encoder, const std::vector<Corp
       ++at->count;
     }
   }
-  Result<Windows> out = PackWindows(sequences, context_len, max_tokens, seed);
+  Result<Windows> out = PackWindows(sequences, context_len, max_tokens, seed, use);
   if (!out.ok()) {
     if (skipped.empty()) return out;
     return out.status().WithContext(StrCat("'", skipped[0].example, "' and ", skipped[0].count - 1,

@@ -29,9 +29,10 @@ std::string SkippedText(const CorpusReport::Skipped& s) {
 }
 
 std::string PartText(const char* name, const CorpusPart& part) {
-  return fmt::format("  {}: {} requests ({} with their answer), {} texts, {} bytes\n", name,
-                     FormatCount(part.requests), FormatCount(part.with_answer),
-                     FormatCount(part.texts), FormatCount(part.bytes));
+  return fmt::format("  {}: {} ({} with {} answer), {}, {}\n", name,
+                     FormatCount(part.requests, "request"), FormatCount(part.with_answer),
+                     part.with_answer == 1 ? "its" : "their", FormatCount(part.texts, "text"),
+                     FormatCount(part.bytes, "byte"));
 }
 
 }  // namespace
@@ -67,6 +68,7 @@ Json WindowsJson(const WindowsReport& r) {
   j["cut_tokens"] = r.cut_tokens;
   j["joined"] = r.joined;
   j["left_out_tokens"] = r.left_out_tokens;
+  j["repeated_tokens"] = r.repeated_tokens;
   j["too_short"] = r.too_short;
   j["skipped"] = SkippedJson(r.skipped);
   j["notes"] = r.notes;
@@ -87,11 +89,12 @@ std::vector<std::string> CorpusLosses(const CorpusReport& r) {
 }
 
 std::string CorpusText(const CorpusReport& r) {
-  std::string out =
-      fmt::format("data: {} file{}, {} lines of logs, {} texts\n", r.sources.size(),
-                  r.sources.size() == 1 ? "" : "s", FormatCount(r.lines), FormatCount(r.texts));
+  std::string out = fmt::format("data: {}, {} of logs, {}\n",
+                                FormatCount(static_cast<int64_t>(r.sources.size()), "file"),
+                                FormatCount(r.lines, "line"), FormatCount(r.texts, "text"));
   for (const std::string& line : CorpusLosses(r)) out += "  " + line + "\n";
-  if (r.redactions > 0) out += fmt::format("  {} matches redacted\n", FormatCount(r.redactions));
+  if (r.redactions > 0)
+    out += fmt::format("  {} redacted\n", FormatCount(r.redactions, "match", "matches"));
   out += PartText("calibration", r.calibration);
   out += PartText("held out", r.held_out);
   for (const std::string& note : r.notes) out += "  note: " + note + "\n";
@@ -100,17 +103,18 @@ std::string CorpusText(const CorpusReport& r) {
 
 std::string WindowsText(const WindowsReport& r) {
   std::string out = fmt::format(
-      "tokens: {} in {} windows of up to {}; {} requests and texts of median {}, 90 % {}, longest "
-      "{}\n",
-      FormatCount(r.tokens), FormatCount(r.windows), FormatCount(r.context_len),
-      FormatCount(r.sequences), FormatCount(r.median), FormatCount(r.p90), FormatCount(r.max));
+      "tokens: {} in {} of up to {}; {} of median {}, 90 % {}, longest {}\n", FormatCount(r.tokens),
+      FormatCount(r.windows, "window"), FormatCount(r.context_len),
+      FormatCount(r.sequences, "request or text", "requests and texts"), FormatCount(r.median),
+      FormatCount(r.p90), FormatCount(r.max));
   const auto line = [&](int64_t count, const std::string& what) {
     if (count > 0) out += fmt::format("  {} {}\n", FormatCount(count), what);
   };
   line(r.cut, fmt::format("longer than a window: cut ({} tokens of requests left out)",
                           FormatCount(r.cut_tokens)));
   line(r.joined, "short ones share windows");
-  line(r.left_out_tokens, "tokens left out (--max-tokens)");
+  line(r.left_out_tokens, "tokens left out, beyond what was asked for");
+  line(r.repeated_tokens, "tokens of prompts that come again, with another answer");
   line(r.too_short, fmt::format("ends under {} tokens left out", kMinWindow));
   for (const CorpusReport::Skipped& s : r.skipped) out += "  " + SkippedText(s) + "\n";
   for (const std::string& note : r.notes) out += "  note: " + note + "\n";

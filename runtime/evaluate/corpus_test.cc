@@ -554,7 +554,7 @@ TEST(PackWindows, LongTextsAreCutShortOnesJoinedLongRequestsEnd) {
   EXPECT_EQ(r.cut_tokens, 50);
   EXPECT_EQ(r.joined, 4);
   ASSERT_EQ(r.warnings.size(), 1u);
-  EXPECT_EQ(r.warnings[0].rfind("only 457 tokens: under 50000", 0), 0u);
+  EXPECT_EQ(r.warnings[0].rfind("only 457 tokens: under 50,000", 0), 0u);
 }
 
 TEST(PackWindows, TakesAsManyWindowsAsMayBe) {
@@ -576,9 +576,37 @@ TEST(PackWindows, WarnsWhenNothingIsAsLongAsServed) {
   const auto out = PackWindows({Sequence(0, 90)}, 2048, 0, 0);
   ASSERT_TRUE(out.ok());
   ASSERT_EQ(out->report.warnings.size(), 2u);
-  EXPECT_EQ(out->report.warnings[1].rfind("none is as long as the served context of 2048", 0), 0u);
+  EXPECT_EQ(out->report.warnings[1].rfind("none is as long as the served context of 2,048", 0), 0u);
+  // Few tokens are no risk to who only measures.
+  const auto evaluated = PackWindows({Sequence(0, 90)}, 2048, 0, 0, WindowsUse::kEvaluation);
+  ASSERT_EQ(evaluated->report.warnings.size(), 1u);
+  EXPECT_EQ(evaluated->report.warnings[0].rfind("none is as long", 0), 0u);
   EXPECT_EQ(PackWindows({Sequence(0, 9)}, 2048, 0, 0).status().code(), StatusCode::kDataLoss);
   EXPECT_EQ(PackWindows({Sequence(0, 90)}, 8, 0, 0).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(PackWindows, CountsAPromptThatIsAnsweredTwiceOnce) {
+  TokenSequence first = Sequence(0, 70), second = Sequence(0, 70), other = Sequence(500, 70);
+  for (TokenSequence* s : {&first, &second, &other}) s->prompt_len = 60;
+  second.tokens.back() = 999;  // another answer
+  const auto out = PackWindows({first, other, second}, 100, 0, 0);
+  ASSERT_TRUE(out.ok());
+  EXPECT_EQ(out->report.tokens, 210);
+  EXPECT_EQ(out->report.repeated_tokens, 60);
+  EXPECT_EQ(out->report.warnings[0].rfind("only 150 different tokens: under 50,000", 0), 0u)
+      << out->report.warnings[0];
+  EXPECT_NE(WindowsText(out->report).find("60 tokens of prompts that come again"),
+            std::string::npos);
+}
+
+TEST(WindowsText, NamesNoFlagThatMayNotHaveCutIt) {
+  WindowsReport r;
+  r.windows = r.sequences = 1;
+  r.left_out_tokens = 1200;
+  const std::string text = WindowsText(r);
+  EXPECT_NE(text.find("1,200 tokens left out, beyond what was asked for"), std::string::npos)
+      << text;
+  EXPECT_NE(text.find("in 1 window of"), std::string::npos) << text;
 }
 
 }  // namespace

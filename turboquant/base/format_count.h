@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 namespace tq {
 
@@ -16,6 +17,12 @@ inline std::string FormatCount(int64_t n) {
     out += digits[i];
   }
   return out;
+}
+
+// "1 request", "2,000 requests"; `many` where an s does not make it.
+inline std::string FormatCount(int64_t n, std::string one, std::string many = "") {
+  if (many.empty()) many = one + "s";
+  return FormatCount(n) + " " + (n == 1 ? std::move(one) : std::move(many));
 }
 
 }  // namespace tq
