@@ -11,6 +11,7 @@
 #include "runtime/evaluate/section.h"
 #include "runtime/evaluate/tasks/fact_maker.h"
 #include "runtime/evaluate/tasks/trial_report.h"
+#include "turboquant/base/format_count.h"
 
 namespace tq {
 namespace {
@@ -42,6 +43,7 @@ struct Maker {
   const AdversarialOptions& options;
   std::vector<Trial>* trials;
 
+  AskedLength asked() const { return {options.length, options.length_flag}; }
   size_t count() const { return static_cast<size_t>(options.questions); }
   const LevelSizes& level() const { return kLevels[static_cast<size_t>(options.level)]; }
   // Passwords, no two the same.
@@ -70,7 +72,7 @@ struct Maker {
   }
   Status Plant(const char* kind, const std::vector<PlantedLine>& planted,
                std::vector<Trial> questions) const {
-    TQ_ASSIGN_OR_RETURN(std::string text, haystack.Build(Room(questions), planted));
+    TQ_ASSIGN_OR_RETURN(std::string text, haystack.Build(Room(questions), planted, asked()));
     Add(kind, std::move(text), std::move(questions));
     return OkStatus();
   }
@@ -195,9 +197,10 @@ Status MakeDistractors(const Maker& m, FactMaker& facts) {
   }
   values.resize(planted.size());
   if (values.empty()) {
-    return InvalidArgument("a text of ", m.options.length,
-                           " tokens holds no fact; use a longer "
-                           "--length");
+    return TooShort(
+        m.asked(),
+        m.options.length - room + m.haystack.Count(fact("whistle-feather") + " whistle.\n"),
+        "distractors holds no fact");
   }
   std::vector<Trial> questions;
   const size_t asked = std::min(m.count(), values.size());
@@ -297,7 +300,7 @@ Status MakePatterns(const Maker& m, FactMaker& facts) {
         "Which {} words come next in this list? Go on with exactly these words, "
         "separated by commas.",
         kNext);
-    const int64_t room = m.Room({t}) / 2;
+    const int64_t whole = m.Room({t}), room = whole / 2;
     std::string text;
     size_t at = 0;
     const auto next = [&] {
@@ -310,9 +313,8 @@ Status MakePatterns(const Maker& m, FactMaker& facts) {
     const auto steps =
         static_cast<size_t>(room / per_round) * words.size() - facts.Below(words.size());
     if (room < 3 * per_round) {
-      return InvalidArgument("a text of ", m.options.length,
-                             " tokens is too short for patterns; "
-                             "use a longer --length");
+      return TooShort(m.asked(), m.options.length - whole + 6 * per_round,
+                      "patterns has a list that comes three times in half of the text");
     }
     for (size_t s = 0; s < steps; ++s) text += next();
     std::string expected;
@@ -383,9 +385,10 @@ nlohmann::ordered_json AdversarialJson(const AdversarialResult& result) {
 std::string AdversarialSection(const AdversarialResult& result) {
   return SectionHead("Adversarial texts") +
          SectionText(fmt::format(
-             "{} questions that a cache which blurs details gets wrong, over texts of {} tokens, "
+             "{} that a cache which blurs details gets wrong, over texts of {} tokens, "
              "{}, at temperature 0. A copy is right when every character is.",
-             result.trials.trials.size(), result.length,
+             FormatCount(static_cast<int64_t>(result.trials.trials.size()), "question"),
+             FormatCount(result.length),
              result.trials.form == AskForm::kPrimed ? "put as the beginning of their answer"
                                                     : "put in a chat")) +
          TrialsHtml(result.trials, AdversarialKinds());

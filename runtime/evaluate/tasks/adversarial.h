@@ -27,8 +27,9 @@ inline AdversarialLevel DefaultLevel(AskForm form) {
 struct AdversarialOptions {
   std::vector<std::string> kinds;  // empty: all
   AdversarialLevel level = AdversarialLevel::kEasy;
-  int64_t length = 2048;  // tokens of the prompt
-  int questions = 10;     // of each kind
+  int64_t length = 2048;                 // tokens of the prompt
+  std::string length_flag = "--length";  // that gave it, for messages; or empty
+  int questions = 10;                    // of each kind
   uint64_t seed = 0;
   std::string text_name, text;  // what lies around the facts
   TrialOptions run;

@@ -6,6 +6,7 @@
 
 #include "runtime/evaluate/document.h"
 #include "runtime/tokenizer/utf8.h"
+#include "turboquant/base/format_count.h"
 
 namespace tq {
 
@@ -65,16 +66,31 @@ Result<Haystack> Haystack::Create(std::string name, std::string text, TokenCount
   return h;
 }
 
-Result<std::string> Haystack::Build(int64_t tokens, const std::vector<PlantedLine>& planted) const {
+Status TooShort(const AskedLength& asked, int64_t needed, const std::string& why) {
+  if (asked.flag.empty()) {
+    return InvalidArgument("a text of ", FormatCount(asked.tokens), " tokens is too short: ", why,
+                           "; at least ", FormatCount(needed), " are needed");
+  }
+  return InvalidArgument(asked.flag, " ", asked.tokens, " is too short: ", why, "; at least ",
+                         asked.flag, " ", needed, " is needed");
+}
+
+Result<std::string> Haystack::Build(int64_t tokens, const std::vector<PlantedLine>& planted,
+                                    const AskedLength& asked) const {
   int64_t room = tokens;
   for (const PlantedLine& p : planted) room -= counter_(p.line + "\n");
+  const int64_t lines = tokens - room;
   if (room < tokens / 4) {
-    return InvalidArgument("a text of ", tokens, " tokens is too short for ", tokens - room,
-                           " tokens of planted lines; use longer --lengths");
+    // The same question behind a longer text.
+    return TooShort(asked, asked.tokens - tokens + 4 * (lines - 1) / 3 + 1,
+                    StrCat("its question leaves ", FormatCount(tokens), " tokens, the lines that ",
+                           "are planted take ", FormatCount(lines),
+                           ", and a quarter must remain for the text around them"));
   }
   if (room > sums_.back()) {
-    return InvalidArgument("'", name_, "' has ", sums_.back(), " tokens of text and ", room,
-                           " are needed; give more --data or shorter --lengths");
+    return InvalidArgument("'", name_, "' has ", FormatCount(sums_.back()), " tokens of text and ",
+                           FormatCount(room), " are needed; give more --data",
+                           asked.flag.empty() ? "" : " or a smaller " + asked.flag);
   }
   const size_t pieces =
       static_cast<size_t>(std::upper_bound(sums_.begin(), sums_.end(), room) - sums_.begin()) - 1;

@@ -25,6 +25,14 @@ struct PlantedLine {
   std::string line;
 };
 
+// The length that was asked for and the flag that did, for messages; empty: no flag sets it.
+struct AskedLength {
+  int64_t tokens = 0;
+  std::string flag;
+};
+// kInvalidArgument: what was asked, why it is too little, the least that would do.
+Status TooShort(const AskedLength& asked, int64_t needed, const std::string& why);
+
 class Haystack {
  public:
   // kInvalidArgument when the text is empty or not UTF-8. `name` is for messages.
@@ -35,8 +43,10 @@ class Haystack {
 
   // As much of the text as fits `tokens` with the planted lines, each on a line of its own, in the
   // order of their depths, and a line end behind. kInvalidArgument when the text is too short, or
-  // when the planted lines leave it less than a quarter of the room (numbers).
-  Result<std::string> Build(int64_t tokens, const std::vector<PlantedLine>& planted) const;
+  // when the planted lines leave it less than a quarter of the room (numbers). `asked`: of the text
+  // with its question.
+  Result<std::string> Build(int64_t tokens, const std::vector<PlantedLine>& planted,
+                            const AskedLength& asked) const;
 
   int64_t tokens() const { return sums_.back(); }
   int64_t Count(std::string_view text) const { return counter_(text); }

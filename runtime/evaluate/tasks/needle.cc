@@ -41,7 +41,8 @@ struct Maker {
       longest = std::max(
           longest, haystack.Count(q.primer.size() > q.question.size() ? q.primer : q.question));
     }
-    TQ_ASSIGN_OR_RETURN(std::string text, haystack.Build(length - longest, planted));
+    TQ_ASSIGN_OR_RETURN(std::string text,
+                        haystack.Build(length - longest, planted, {length, options.length_flag}));
     const auto shared = std::make_shared<const std::string>(std::move(text));
     for (Trial& q : questions) {
       q.kind = kind;
@@ -170,10 +171,10 @@ Status MakeCommonWords(const Maker& m, int64_t length, FactMaker& facts) {
   const auto rare_times = [](int64_t times) { return std::max<int64_t>(1, times / kOftener); };
   int64_t times = kOftener * room / (kOftener * common_cost + rare_cost);
   while (times > 0 && times * common_cost + rare_times(times) * rare_cost > room) --times;
-  if (times < 3 * rare_times(times)) {
-    return InvalidArgument("a text of ", length,
-                           " tokens is too short for common_words; use longer --lengths, or leave "
-                           "that kind out");
+  if (constexpr int64_t kLeast = 3; times < kLeast) {
+    return TooShort({length, m.options.length_flag},
+                    length - room + kLeast * common_cost + rare_cost,
+                    "common_words (--kinds) has a list of many words");
   }
   std::vector<std::string> list;
   for (size_t i = 0; i < words.size(); ++i) {

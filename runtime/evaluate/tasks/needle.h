@@ -17,6 +17,7 @@ std::span<const TrialKind> NeedleKinds();
 struct NeedleOptions {
   std::vector<std::string> kinds;                     // empty: all
   std::vector<int64_t> lengths = {1024, 2048, 4096};  // tokens of the prompt
+  std::string length_flag = "--lengths";              // that gave them, for messages; or empty
   std::vector<double> depths = {0.1, 0.3, 0.5, 0.7, 0.9};
   int samples = 1;  // texts of each kind, length (and depth of single)
   uint64_t seed = 0;

@@ -63,6 +63,7 @@ class Maker {
     NeedleOptions needle;
     needle.kinds = {"single", "multi_key"};
     needle.lengths = {options_.long_tokens};
+    needle.length_flag = options_.length_flag;
     needle.seed = options_.seed;
     TQ_ASSIGN_OR_RETURN(const std::vector<Trial> trials, MakeNeedleTrials(haystack_, needle));
     const std::vector<Trial> chosen = Spread(trials);
@@ -79,6 +80,7 @@ class Maker {
   Status Adversarial() {
     AdversarialOptions adversarial;
     adversarial.length = options_.long_tokens;
+    adversarial.length_flag = options_.length_flag;
     adversarial.questions = 1;
     adversarial.seed = options_.seed;
     TQ_ASSIGN_OR_RETURN(const std::vector<Trial> trials,

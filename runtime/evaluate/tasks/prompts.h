@@ -28,13 +28,14 @@ struct Prompt {
 };
 
 struct PromptOptions {
-  int64_t long_tokens = 1024;    // of a long prompt
-  int per_group = 4;             // of each group but kLongAnswer, at most
-  int long_answers = 2;          // of kLongAnswer
-  int answer_tokens = 64;        // of an answer
-  int long_answer_tokens = 512;  // of kLongAnswer
-  bool chat = true;              // false: completions only, for models without a chat template
-  uint64_t seed = 0;             // of numbers and places
+  int64_t long_tokens = 1024;                   // of a long prompt
+  std::string length_flag = "--prompt-tokens";  // that gave it, for messages
+  int per_group = 4;                            // of each group but kLongAnswer, at most
+  int long_answers = 2;                         // of kLongAnswer
+  int answer_tokens = 64;                       // of an answer
+  int long_answer_tokens = 512;                 // of kLongAnswer
+  bool chat = true;   // false: completions only, for models without a chat template
+  uint64_t seed = 0;  // of numbers and places
 };
 
 // The same options give the same prompts. kInvalidArgument: the text is too short (both numbers).

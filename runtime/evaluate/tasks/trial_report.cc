@@ -8,6 +8,7 @@
 #include "runtime/evaluate/page.h"
 #include "runtime/evaluate/section.h"
 #include "runtime/tokenizer/utf8.h"
+#include "turboquant/base/format_count.h"
 
 namespace tq {
 namespace {
@@ -116,8 +117,7 @@ std::string PartedHtml(const TrialsResult& result, size_t c) {
       "<h3>{}: {} that only one gets right{}</h3>\n<div class=\"scroll\"><table "
       "class=\"answers\"><tr><th>kind</th><th>tokens</th><th>asked</th><th>right</th><th>{}</th>"
       "<th>{}</th></tr>\n",
-      EscapeHtml(name),
-      parted.size() == 1 ? "1 question" : fmt::format("{} questions", parted.size()),
+      EscapeHtml(name), FormatCount(static_cast<int64_t>(parted.size()), "question"),
       parted.size() > kMostShown ? fmt::format(", the first {}", kMostShown) : "",
       EscapeHtml(result.baseline), EscapeHtml(name));
   for (size_t n = 0; n < std::min(parted.size(), kMostShown); ++n) {
@@ -126,7 +126,7 @@ std::string PartedHtml(const TrialsResult& result, size_t c) {
       return fmt::format("<td class=\"{}\">{}</td>", o.right() ? "good" : "bad",
                          EscapeHtml(Excerpt(o.answer, kExcerptBytes)));
     };
-    out += "<tr>" + Cell(t.kind) + Cell(std::to_string(t.length)) +
+    out += "<tr>" + Cell(t.kind) + Cell(FormatCount(t.length)) +
            Cell(Excerpt(result.form == AskForm::kPrimed ? t.primer : t.question, kExcerptBytes)) +
            Cell(Excerpt(Expected(t), kExcerptBytes)) + answer(result.baseline_outcomes[parted[n]]) +
            answer(result.candidate_outcomes[c][parted[n]]) + "</tr>\n";
@@ -270,7 +270,7 @@ std::string HeatMapHtml(const TrialsResult& result, const std::string& kind,
   for (const std::string& name : responders) {
     head += fmt::format("<th colspan=\"{}\" style=\"text-align:center\">{}</th>", lengths.size(),
                         EscapeHtml(name));
-    for (const int64_t length : lengths) names += fmt::format("<th>{}</th>", length);
+    for (const int64_t length : lengths) names += "<th>" + FormatCount(length) + "</th>";
   }
   std::string rows;
   for (const double depth : depths) {
@@ -281,13 +281,14 @@ std::string HeatMapHtml(const TrialsResult& result, const std::string& kind,
       });
       for (size_t r = 0; r < responders.size(); ++r) {
         const Tally& t = r == 0 ? group.baseline : group.candidates[r - 1].tally;
-        // From red over yellow to green; text stays readable on each.
+        // From red over yellow to green; text stays readable on each. Where the baseline fails
+        // there is nothing that the candidate could have lost.
+        const std::string color =
+            group.informative ? fmt::format("hsl({:.0f} 65% 72%)", 130 * t.rate) : "#c4cad3";
         cells[r] += t.trials == 0
                         ? "<td></td>"
-                        : fmt::format(
-                              "<td style=\"background:hsl({:.0f} 65% 72%);color:#12161c\">"
-                              "{}/{}</td>",
-                              130 * t.rate, t.right, t.trials);
+                        : fmt::format("<td style=\"background:{};color:#12161c\">{}/{}</td>", color,
+                                      t.right, t.trials);
       }
     }
     rows += "<tr><td>" + Percent(depth) + "</td>";
@@ -295,8 +296,9 @@ std::string HeatMapHtml(const TrialsResult& result, const std::string& kind,
     rows += "</tr>\n";
   }
   return "<div class=\"card\"><h3>" + EscapeHtml(kind) +
-         "</h3>\n<p class=\"note\">Right answers by depth of the fact (down) and tokens (across)"
-         "</p>\n<div class=\"scroll\"><table>" +
+         "</h3>\n<p class=\"note\">Right answers by depth of the fact (down) and tokens (across); "
+         "grey: not informative, " +
+         EscapeHtml(result.baseline) + " itself fails there</p>\n<div class=\"scroll\"><table>" +
          head + "</tr>\n" + names + "</tr>\n" + rows + "</table></div></div>\n";
 }
 

@@ -8,6 +8,7 @@
 #include "runtime/evaluate/tasks/adversarial.h"
 #include "runtime/evaluate/tasks/fact_maker.h"
 #include "runtime/evaluate/tasks/needle.h"
+#include "runtime/evaluate/tasks/prompts.h"
 #include "runtime/evaluate/tasks/responder_for_test.h"
 #include "runtime/evaluate/tasks/trial_report.h"
 
@@ -98,7 +99,11 @@ TEST(Needle, WhatTheBaselineCannotDoIsNotInformative) {
   EXPECT_EQ(j["informative"], false);
   EXPECT_EQ(j["note"], "not informative, because f16 itself fails there: single (0 of 10)");
   EXPECT_EQ(j["informative_questions"], 0);
-  EXPECT_NE(NeedleSection(*result).find("not informative"), std::string::npos);
+  const std::string section = NeedleSection(*result);
+  EXPECT_NE(section.find("not informative"), std::string::npos);
+  // Nothing was lost there, so nothing is red.
+  EXPECT_NE(section.find("background:#c4cad3;color:#12161c\">0/1"), std::string::npos);
+  EXPECT_EQ(section.find("background:hsl"), std::string::npos);
   EXPECT_EQ(TrialsVerdict(result->trials),
             "Not informative: f16 itself fails at every kind of question.");
 }
@@ -187,6 +192,46 @@ TEST(Needle, RefusesWhatCannotBeBuilt) {
             std::string::npos);
   EXPECT_EQ(Haystack::Create("t", " \n", [](std::string_view) { return 1; }).status().code(),
             StatusCode::kInvalidArgument);
+}
+
+// The number behind "at least FLAG " of a message; 0: it names none, or another flag.
+int64_t LeastNeeded(const Status& status, const std::string& flag) {
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  const std::string before = "; at least " + flag + " ";
+  const size_t at = status.message().find(before);
+  return at == std::string::npos ? 0 : std::stoll(status.message().substr(at + before.size()));
+}
+
+TEST(Needle, WhoAskedForTooLittleIsToldTheFlagAndTheLeast) {
+  const Result<Haystack> hay = Hay();
+  ASSERT_TRUE(hay.ok());
+  for (const char* kind : {"multi_key", "variables", "common_words"}) {
+    NeedleOptions options;
+    options.kinds = {kind};
+    options.lengths = {200};
+    const Status status = MakeNeedleTrials(*hay, options).status();
+    const int64_t least = LeastNeeded(status, "--lengths");
+    ASSERT_GT(least, 200) << status.message();
+    options.lengths = {least - 1};
+    EXPECT_FALSE(MakeNeedleTrials(*hay, options).ok()) << kind << " " << least;
+    options.lengths = {least};
+    EXPECT_TRUE(MakeNeedleTrials(*hay, options).ok()) << kind << " " << least;
+  }
+}
+
+TEST(Adversarial, WhoAskedForTooLittleIsToldTheFlagAndTheLeast) {
+  const Result<Haystack> hay = Hay();
+  ASSERT_TRUE(hay.ok());
+  AdversarialOptions options;
+  options.kinds = {"contradictions"};
+  options.length = 200;
+  const Status status = MakeAdversarialTrials(*hay, options).status();
+  options.length = LeastNeeded(status, "--length");
+  ASSERT_GT(options.length, 200) << status.message();
+  EXPECT_TRUE(MakeAdversarialTrials(*hay, options).ok());
+  PromptOptions prompts;
+  prompts.long_tokens = 200;
+  EXPECT_GT(LeastNeeded(MakePrompts(*hay, prompts).status(), "--prompt-tokens"), 200);
 }
 
 TEST(Needle, AnEndpointsTokensAreEstimatedFromWhatItCounts) {
