@@ -59,6 +59,20 @@ TEST(DataFlags, TheCommandLineGivesTheSameDataAgain) {
   EXPECT_NE(line.find(" --shared-prefix 0.5"), std::string::npos) << line;
 }
 
+// Pasted, "..." as an expression would redact all there is.
+TEST(DataFlags, ExpressionsStandOnTheTerminalAndNotInReports) {
+  DataFlags flags;
+  flags.redact = {"secret-[0-9]+ => it's gone", "plain"};
+  const std::string terminal = flags.CommandLine(DataFlags::ShownIn::kTerminal);
+  EXPECT_NE(terminal.find(R"(--redact 'secret-[0-9]+ => it'\''s gone' --redact plain )"),
+            std::string::npos)
+      << terminal;
+  const std::string report = flags.CommandLine();
+  EXPECT_EQ(report.find("secret"), std::string::npos) << report;
+  EXPECT_EQ(report.find("--redact "), std::string::npos) << report;
+  EXPECT_NE(report.find("--redact-file EXPRESSIONS.txt"), std::string::npos) << report;
+}
+
 TEST(DataFlags, NotesAreToldOnce) {
   const std::string path = testing::TempDir() + "tq_notes.txt";
   ASSERT_TRUE(WriteFileAtomic(path, std::string(5000, 'x')).ok());

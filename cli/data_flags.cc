@@ -128,11 +128,15 @@ std::vector<CorpusItem> DataFlags::ItemsOf(Corpus corpus) const {
   return all;
 }
 
-std::string DataFlags::CommandLine() const {
+std::string DataFlags::CommandLine(ShownIn where) const {
   std::string out;
   for (const std::string& path : data) out += " --data " + ShellWord(path);
   if (!redact_file.empty()) out += " --redact-file " + ShellWord(redact_file);
-  if (!redact.empty()) out += " --redact ...";
+  if (where == ShownIn::kTerminal) {
+    for (const std::string& line : redact) out += " --redact " + ShellWord(line);
+  } else if (!redact.empty()) {
+    out += " --redact-file EXPRESSIONS.txt";
+  }
   out += fmt::format(" --seed {} --max-tokens {} --held-out-share {:g}", seed, max_tokens,
                      held_out_share);
   if (shared_prefix != DataFlags().shared_prefix) {

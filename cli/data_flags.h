@@ -49,9 +49,10 @@ struct DataFlags {
   Result<Redactor> MakeRedactor() const;
   // The items of --part, from a corpus that Read gave.
   std::vector<CorpusItem> ItemsOf(Corpus corpus) const;
-  // "--data a.jsonl --seed 3 ...": what makes the same corpus again; no expressions, they may be
-  // secret themselves.
-  std::string CommandLine() const;
+  // "--data a.jsonl --seed 3 ...": what makes the same corpus again. Reports are passed on, and
+  // expressions may be secret themselves: there they are a file that has yet to be named.
+  enum class ShownIn { kReport, kTerminal };
+  std::string CommandLine(ShownIn where = ShownIn::kReport) const;
 };
 
 }  // namespace tq::cli

@@ -110,8 +110,9 @@ Result<Texts> ReadTexts(const QuantizeFlags& flags, const Tokenizer& tokenizer) 
   texts.json["corpus"] = CorpusJson(corpus.report);
   texts.json["calibration"] = WindowsJson(calibration.report);
   if (flags.eval_tokens > 0 && !corpus.held_out.empty()) {
-    TQ_ASSIGN_OR_RETURN(Windows held_out, PackWindows(encoder, corpus.held_out, flags.context,
-                                                      flags.eval_tokens, seed));
+    TQ_ASSIGN_OR_RETURN(Windows held_out,
+                        PackWindows(encoder, corpus.held_out, flags.context, flags.eval_tokens,
+                                    seed, WindowsUse::kEvaluation));
     texts.held_out = std::move(held_out.windows);
     texts.json["held_out"] = WindowsJson(held_out.report);
   }

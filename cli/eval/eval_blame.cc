@@ -37,10 +37,10 @@ std::string Table(const BlameResult& r, const std::vector<BlameEntry>& entries, 
 
 std::string TextReport(const BlameResult& r, size_t top) {
   std::string out = fmt::format(
-      "{} on {}: KL {:.5f} \u00b1 {:.5f} over {} windows of up to {} tokens; each part restored to "
+      "{} on {}: KL {:.5f} \u00b1 {:.5f} over {} of up to {} tokens; each part restored to "
       "{} "
       "bit in turn\n\n",
-      r.candidate_name, r.model_name, r.kld, r.kld_stderr, FormatCount(r.windows),
+      r.candidate_name, r.model_name, r.kld, r.kld_stderr, FormatCount(r.windows, "window"),
       FormatCount(r.context_len), r.restore_bits);
   for (const auto* list : {&r.layers, &r.sides, &r.heads}) {
     if (!list->empty()) out += Table(r, *list, top);

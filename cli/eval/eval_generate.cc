@@ -59,7 +59,7 @@ std::string TextReport(const GenerationsResult& r) {
       "\nSimilarity: cosine of embeddings ({}); answers to different prompts have {:.2f}. Ranges "
       "are at 95 %.\n",
       r.embeddings_name, r.unrelated);
-  if (r.failed > 0) out += fmt::format("{} prompts were not answered.\n", r.failed);
+  if (r.failed > 0) out += "Not answered: " + FormatCount(r.failed, "prompt") + ".\n";
   if (!r.informative) out += "Not informative: " + r.note + ".\n";
   return out;
 }

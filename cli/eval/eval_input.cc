@@ -98,16 +98,16 @@ const char* EvalFlags::Cut() const {
 
 std::string EvalFlags::CommandLine(const std::string& name) const {
   std::string out = "tq eval " + name;
-  if (!model.model.empty()) out += " --model " + model.model;
-  if (!model_baseline.empty()) out += " --model-baseline " + model_baseline;
-  out += fmt::format(" --kv {}", kv.kv);
-  if (!kv.pin.empty()) out += " --pin \"" + kv.pin + "\"";
+  if (!model.model.empty()) out += " --model " + ShellWord(model.model);
+  if (!model_baseline.empty()) out += " --model-baseline " + ShellWord(model_baseline);
+  out += " --kv " + ShellWord(kv.kv);
+  if (!kv.pin.empty()) out += " --pin " + ShellWord(kv.pin);
   if (kv.recent_len) out += fmt::format(" --recent-len {}", *kv.recent_len);
   if (kv.sink_len) out += fmt::format(" --sink-len {}", *kv.sink_len);
   if (std::string_view(Cut()) == "packed") {
     out += " " + data.CommandLine();
   } else {
-    for (const std::string& path : data.data) out += " --data " + path;
+    for (const std::string& path : data.data) out += " --data " + ShellWord(path);
   }
   out += fmt::format(" --context {} --windows {} --cut {}", context, windows, Cut());
   if (score_from) out += fmt::format(" --score-from {}", *score_from);
@@ -155,16 +155,16 @@ Status EvalInput::PackTexts() {
   TQ_ASSIGN_OR_RETURN(Corpus corpus, flags_.data.Read(flags_.context, flags_.output));
   CorpusReport report = corpus.report;
   TQ_ASSIGN_OR_RETURN(const CorpusEncoder encoder, CorpusEncoder::Create(*loaded_.tokenizer));
-  TQ_ASSIGN_OR_RETURN(Windows packed,
-                      PackWindows(encoder, flags_.data.ItemsOf(std::move(corpus)), flags_.context,
-                                  flags_.context * flags_.windows, flags_.data.seed));
+  TQ_ASSIGN_OR_RETURN(Windows packed, PackWindows(encoder, flags_.data.ItemsOf(std::move(corpus)),
+                                                  flags_.context, flags_.context * flags_.windows,
+                                                  flags_.data.seed, WindowsUse::kEvaluation));
   const int64_t least = flags_.score_from.value_or(0) + 2;
   const auto is_short = [&](const std::vector<TokenId>& w) {
     return static_cast<int64_t>(w.size()) < least;
   };
   if (const size_t left_out = std::erase_if(packed.windows, is_short); left_out > 0) {
-    PrintNote(flags_.output,
-              fmt::format("data: {} windows end before --score-from: left out", left_out));
+    PrintNote(flags_.output, fmt::format("data: left out, for --score-from lies behind the end: {}",
+                                         FormatCount(static_cast<int64_t>(left_out), "window")));
   }
   if (packed.windows.empty()) {
     return InvalidArgument("--score-from ", *flags_.score_from, ": no window is that long");
@@ -261,8 +261,10 @@ std::vector<std::pair<std::string, std::string>> EvalInput::Provenance(
   if (baseline_) out.push_back({"Baseline", file(*baseline_)});
   out.push_back({"Tokenizer", loaded_.tokenizer->Describe()});
   for (const EvalText& t : texts_) {
-    out.push_back({"Text", fmt::format("{}: {} windows of up to {} tokens", t.name,
-                                       t.windows.size(), FormatCount(flags_.context))});
+    out.push_back(
+        {"Text", fmt::format("{}: {} of up to {} tokens", t.name,
+                             FormatCount(static_cast<int64_t>(t.windows.size()), "window"),
+                             FormatCount(flags_.context))});
   }
   if (packed_) {
     out.push_back({"Data", CorpusText(packed_->first)});

@@ -149,8 +149,8 @@ std::string WorstLayers(const KldRow& row) {
 
 std::string TextReport(const KldResult& r, bool ppl) {
   std::string out = fmt::format(
-      "{} windows of up to {} tokens through {}, {} and each cache side by side\n\n",
-      FormatCount(r.windows), FormatCount(r.context_len), r.model_name, r.reference_name);
+      "{} of up to {} tokens through {}, {} and each cache side by side\n\n",
+      FormatCount(r.windows, "window"), FormatCount(r.context_len), r.model_name, r.reference_name);
   out += ppl ? PerplexityTable(r) : DistributionTables(r);
   out += fmt::format(
       "\nKL in nats, over {} positions. Plain perplexity: {:.4f}. Noise floor ({}): "

@@ -83,8 +83,8 @@ std::string TextReport(const ReplayResult& r) {
         fmt::format("{:.1f} %", 100 * c.difference_rate),
         Percents(c.difference_interval.low, c.difference_interval.high));
   }
-  std::string out = fmt::format("{} requests through {} and each candidate\n\n{}\n",
-                                FormatCount(r.requests), r.baseline, table.ToString());
+  std::string out = fmt::format("{} through {} and each candidate\n\n{}\n",
+                                FormatCount(r.requests, "request"), r.baseline, table.ToString());
   out += fmt::format(
       "Difference rate: how often answers differ, minus how often {} differs from "
       "itself{}. Similarity: {}.\n",
@@ -94,10 +94,8 @@ std::string TextReport(const ReplayResult& r) {
     out += fmt::format("Left out: {} ({}; {})\n", s.count, Excerpt(s.reason, 200), s.example);
   }
   if (r.unconstrained > 0) {
-    out += fmt::format(
-        "response_format was left out of {} requests: a local model is not held to "
-        "it.\n",
-        r.unconstrained);
+    out += fmt::format("response_format was left out of {}: a local model is not held to it.\n",
+                       FormatCount(r.unconstrained, "request"));
   }
   if (!r.informative) out += "Not informative: " + r.note + "\n";
   for (const ReplayCandidate& c : r.candidates) {
@@ -114,6 +112,9 @@ std::string TextReport(const ReplayResult& r) {
 Result<int> RunEvalReplay(const ReplayFlags& flags) {
   TQ_RETURN_IF_ERROR(flags.Validate());
   TQ_ASSIGN_OR_RETURN(ReplayOptions options, Options(flags));
+  if (!flags.embeddings.empty()) {
+    TQ_RETURN_IF_ERROR(EmbeddingsFolder(flags.embeddings).status());
+  }
   if (flags.data.data.empty()) {
     return InvalidArgument(
         "there is nothing to replay; give a log of OpenAI requests with --data FILE.jsonl");

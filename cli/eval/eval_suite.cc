@@ -193,6 +193,7 @@ class Evaluations {
   Result<EvaluationReport> Needle() {
     NeedleOptions options;
     options.lengths = flags_.needle_lengths;
+    options.length_flag = "";
     options.depths = flags_.needle_depths;
     options.seed = flags_.data.seed;
     options.text_name = material_.text.first;
@@ -207,6 +208,7 @@ class Evaluations {
   Result<EvaluationReport> Adversarial() {
     AdversarialOptions options;
     options.length = flags_.needle_lengths.back();
+    options.length_flag = "";
     options.questions = flags_.adversarial_questions;
     options.seed = flags_.data.seed;
     options.text_name = material_.text.first;
@@ -222,9 +224,9 @@ class Evaluations {
   Result<EvaluationReport> Kld() {
     const LoadedModel& loaded = *responders_.loaded();
     TQ_ASSIGN_OR_RETURN(const CorpusEncoder encoder, CorpusEncoder::Create(*loaded.tokenizer));
-    TQ_ASSIGN_OR_RETURN(Windows windows,
-                        PackWindows(encoder, material_.items, flags_.context,
-                                    flags_.windows * flags_.context, flags_.data.seed));
+    TQ_ASSIGN_OR_RETURN(Windows windows, PackWindows(encoder, material_.items, flags_.context,
+                                                     flags_.windows * flags_.context,
+                                                     flags_.data.seed, WindowsUse::kEvaluation));
     KldOptions options;
     TQ_ASSIGN_OR_RETURN(KvChoice plain, UniformKv(loaded.ForKv(), "f16", flags_.kv));
     TQ_ASSIGN_OR_RETURN(KvChoice floor, UniformKv(loaded.ForKv(), "k8v8", flags_.kv));
@@ -301,9 +303,10 @@ Result<int> Run(Flags flags) {
                    : flags.generate.CommandLine() +
                          fmt::format(" --context {} --windows {}", flags.context, flags.windows));
   std::string text = SuiteText(result);
-  if (result.count.failed > 0 && responders.loaded() != nullptr) {
-    text += StrCat("Next: tq eval blame --kv ", responders.candidates().front()->name(),
-                   " names the layers and heads that cost the most.\n");
+  if (result.count.failed > 0 && flags.candidate.url.empty()) {
+    text += "Next, for the layers and heads that cost the most:\n  tq eval blame" +
+            flags.LocalCommandLine() + " " + flags.data.CommandLine(DataFlags::ShownIn::kTerminal) +
+            fmt::format(" --context {} --windows {}\n", flags.context, flags.windows);
   }
   TQ_RETURN_IF_ERROR(PrintTask(flags, responders, command,
                                {title, SuiteJson(result), SuiteSection(result), std::move(text)}));

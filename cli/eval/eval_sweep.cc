@@ -30,8 +30,8 @@ constexpr char kDefaultFormats[] =
 
 std::string TextReport(const SweepResult& r) {
   std::string out =
-      fmt::format("{} windows of up to {} tokens through {}, every format beside f16\n\n",
-                  FormatCount(r.windows), FormatCount(r.context_len), r.model_name);
+      fmt::format("{} of up to {} tokens through {}, every format beside f16\n\n",
+                  FormatCount(r.windows, "window"), FormatCount(r.context_len), r.model_name);
   TextTable table({"format", "bits per\nvalue", "scales", "KL mean", "KL 99 %", "same top",
                    "ppl ratio", "ms per\nstep", "bits\nPareto", "time\nPareto", "beaten by"},
                   {0, 10});

@@ -6,8 +6,6 @@
 #include <filesystem>
 #include <utility>
 
-#include "turboquant/base/file.h"
-
 namespace tq::cli {
 
 void GenerateFlags::Add(CLI::App* app) {
@@ -62,14 +60,7 @@ int64_t GenerateFlags::ContextLen() const {
 }
 
 Result<std::string> GenerateFlags::EmbeddingsFolder() const {
-  const std::string data = DataFolder();
-  const std::string folder =
-      !embeddings.empty()
-          ? embeddings
-          : (std::filesystem::path(data.empty() ? ".cache" : data) / "all-MiniLM-L6-v2").string();
-  if (FileExists(folder + "/model.safetensors")) return folder;
-  return NotFound("there are no sentence embeddings in '", folder,
-                  "'; ./quickstart --embeddings fetches them, --embeddings FOLDER names others");
+  return cli::EmbeddingsFolder(embeddings);
 }
 
 Result<GenerationsOptions> GenerateFlags::Options(Responder& baseline,

@@ -140,16 +140,21 @@ Status TaskFlags::Validate() const {
   return OkStatus();
 }
 
-std::string TaskFlags::CommandLine() const {
+std::string TaskFlags::LocalCommandLine() const {
   std::string out;
-  const auto add = [&](const char* flag, const std::string& value) {
-    if (!value.empty()) out += fmt::format(" {} {}", flag, value);
-  };
-  add("--model", model.model);
-  if (candidate.url.empty()) add("--kv", kv.kv);
-  if (!kv.pin.empty()) out += " --pin \"" + kv.pin + "\"";
+  if (!model.model.empty()) out += " --model " + ShellWord(model.model);
+  if (candidate.url.empty()) out += " --kv " + ShellWord(kv.kv);
+  if (!kv.pin.empty()) out += " --pin " + ShellWord(kv.pin);
   if (kv.recent_len) out += fmt::format(" --recent-len {}", *kv.recent_len);
   if (kv.sink_len) out += fmt::format(" --sink-len {}", *kv.sink_len);
+  return out;
+}
+
+std::string TaskFlags::CommandLine() const {
+  std::string out = LocalCommandLine();
+  const auto add = [&](const char* flag, const std::string& value) {
+    if (!value.empty()) out += fmt::format(" {} {}", flag, ShellWord(value));
+  };
   add("--baseline", baseline.url);
   add("--baseline-model", baseline.model);
   add("--candidate", candidate.url);
@@ -203,6 +208,17 @@ std::vector<std::pair<std::string, std::string>> TaskResponders::Provenance(
   out.push_back({"Version", std::string("tq ") + Version()});
   out.push_back({"Command", command});
   return out;
+}
+
+Result<std::string> EmbeddingsFolder(const std::string& named) {
+  const std::string data = DataFolder();
+  const std::string folder =
+      !named.empty()
+          ? named
+          : (std::filesystem::path(data.empty() ? ".cache" : data) / "all-MiniLM-L6-v2").string();
+  if (FileExists(folder + "/model.safetensors")) return folder;
+  return NotFound("there are no sentence embeddings in '", folder,
+                  "'; ./quickstart --embeddings fetches them, --embeddings FOLDER names others");
 }
 
 Result<std::pair<std::string, std::string>> ReadTaskText(const TaskFlags& flags, int64_t tokens) {

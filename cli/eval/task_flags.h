@@ -46,12 +46,18 @@ struct TaskFlags {
   std::vector<std::string> Kinds() const;
   // The form of --form: auto is primed for local models, a chat where an endpoint is asked.
   Result<TrialOptions> RunOptions() const;
+  // Those of the local model and its caches.
+  std::string LocalCommandLine() const;
   // The flags of both sides and of the data, to make the same again; begins with a blank.
   std::string CommandLine() const;
 };
 
 // Room for an answer and, in chats, for the template around the question.
 inline constexpr int64_t kTaskAnswerTokens = 512;
+
+// The folder of the sentence embeddings: `named`, or where they are fetched to. kNotFound says how
+// to get them.
+Result<std::string> EmbeddingsFolder(const std::string& named);
 
 // A name and a text of at least `tokens` tokens, as far as the data goes: texts, and what requests
 // and recorded answers say, joined.
