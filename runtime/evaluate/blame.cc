@@ -8,6 +8,7 @@
 
 #include "runtime/evaluate/footprint.h"
 #include "runtime/evaluate/section.h"
+#include "turboquant/base/format_count.h"
 
 namespace tq {
 namespace {
@@ -356,9 +357,8 @@ std::string BlameSection(const BlameResult& r) {
       "{} on {} has a mean KL of {:.5f} over {} of up to {} tokens. Each layer, and of the "
       "worst ones K, V and each head, was stored in {} bit in turn; ranked by the KL that this "
       "recovers.",
-      r.candidate_name, r.model_name, r.kld,
-      r.windows == 1 ? "1 window" : fmt::format("{} windows", r.windows), r.context_len,
-      r.restore_bits));
+      r.candidate_name, r.model_name, r.kld, FormatCount(r.windows, "window"),
+      FormatCount(r.context_len), r.restore_bits));
   if (!r.informative) out += SectionText("Not informative: " + r.note + ".");
   if (!r.joint.pin.empty()) {
     out += SectionText(fmt::format(
@@ -379,12 +379,12 @@ std::string BlameSection(const BlameResult& r) {
     for (size_t i = 0; i < std::min(kShown, list->size()); ++i) {
       rows.push_back(Cells(r, (*list)[i]));
     }
-    out += TableCard({title, "KL recovered", "of all", "costs", "bits per\nvalue", "mended by"},
-                     rows, {},
-                     fmt::format("Costs at {} tokens, of one sequence.{}", r.context_len,
-                                 list->size() > kShown
-                                     ? fmt::format(" The first {} of {}.", kShown, list->size())
-                                     : std::string()));
+    out += TableCard(
+        {title, "KL recovered", "of all", "costs", "bits per\nvalue", "mended by"}, rows, {},
+        fmt::format("Costs at {} tokens, of one sequence.{}", FormatCount(r.context_len),
+                    list->size() > kShown
+                        ? fmt::format(" The first {} of {}.", kShown, list->size())
+                        : std::string()));
   }
   std::vector<BlameEntry> by_layer = r.layers;
   std::sort(by_layer.begin(), by_layer.end(),

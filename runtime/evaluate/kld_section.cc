@@ -5,6 +5,7 @@
 
 #include "runtime/evaluate/kld_run.h"
 #include "runtime/evaluate/section.h"
+#include "turboquant/base/format_count.h"
 
 namespace tq {
 namespace {
@@ -13,7 +14,7 @@ std::vector<std::string> Cells(const std::string& name, const KldRow& row, const
   const DivergenceSummary& a = s.all;
   return {name,
           fmt::format("{:.3f}", row.bits_per_value),
-          fmt::format("{:.5f} \u00b1 {:.5f}", a.mean, a.mean_stderr),
+          fmt::format("{:.5f}\n\u00b1 {:.5f}", a.mean, a.mean_stderr),
           fmt::format("{:.5f}", a.median),
           fmt::format("{:.4f}", a.p99),
           fmt::format("{:.3f}", a.p999),
@@ -21,7 +22,7 @@ std::vector<std::string> Cells(const std::string& name, const KldRow& row, const
           s.behind.positions == 0 ? "-" : fmt::format("{:.5f}", s.behind.mean),
           fmt::format("{:.2f} %", 100 * a.same_top),
           fmt::format("{:.3f}", a.ppl_q),
-          fmt::format("{:.5f} \u00b1 {:.5f}", a.ppl_ratio, a.ppl_ratio_stderr),
+          fmt::format("{:.4f}\n\u00b1 {:.4f}", a.ppl_ratio, a.ppl_ratio_stderr),
           fmt::format("{:.2f} %", 100 * a.delta_p_rms),
           fmt::format("{:.4f}", a.one_minus_tvd)};
 }
@@ -104,9 +105,10 @@ Chart BitsChart(const KldResult& r) {
 std::string KldSection(const KldResult& r) {
   std::string out = SectionHead("KL divergence of the next token");
   out += SectionText(
-      fmt::format("{} windows of up to {} tokens, {} tokens in all, through {} with {} and with "
+      fmt::format("{} of up to {} tokens, {} tokens in all, through {} with {} and with "
                   "each of the caches below, side by side. KL 0 means the same probabilities.",
-                  r.windows, r.context_len, r.tokens, r.model_name, r.reference_name));
+                  FormatCount(r.windows, "window"), FormatCount(r.context_len),
+                  FormatCount(r.tokens), r.model_name, r.reference_name));
   for (const KldRow& row : r.rows) {
     std::string text = row.name + ": " + row.explanation + ".";
     for (const std::string& f : row.failures) text += " Below the gate: " + f + ".";
@@ -122,7 +124,7 @@ std::string KldSection(const KldResult& r) {
     for (const KldStatistics& t : row.texts) rows.push_back(Cells("on " + t.name, row, t));
   }
   out += TableCard({"Cache", "Bits per\nvalue", "KL mean", "median", "99 %", "99.9 %", "max",
-                    "KL mean, 1,024+\nquantized behind", "Same top", "Perplexity", "Ratio",
+                    "KL mean,\n1,024+ quan-\ntized behind", "Same top", "Perplexity", "Ratio",
                     "\u0394p RMS", "1 - TVD"},
                    rows, totals,
                    fmt::format("KL in nats. Noise floor: {} has a mean KL of {:.6f}. Perplexity of "

@@ -178,9 +178,9 @@ Chart FormatChart(const Profile& p) {
 }
 
 std::string CalibrationWords(const ProfileCalibration& c) {
-  std::string out =
-      fmt::format("{} tokens of {} texts or requests, at a context of {}", FormatCount(c.tokens),
-                  FormatCount(c.sequences), FormatCount(c.context_len));
+  std::string out = fmt::format("{} tokens of {}, at a context of {}", FormatCount(c.tokens),
+                                FormatCount(c.sequences, "text or request", "texts or requests"),
+                                FormatCount(c.context_len));
   if (!c.objective.empty()) out += ", objective " + c.objective;
   if (c.budget_bits > 0) out += fmt::format(", budget {:g} bits", c.budget_bits);
   if (c.target_kld > 0) out += fmt::format(", target KL {:g}", c.target_kld);
@@ -191,7 +191,7 @@ std::string CalibrationWords(const ProfileCalibration& c) {
 
 std::string QualityWords(const ProfileQuality& q) {
   std::string out = fmt::format("on {} tokens of held-out text", FormatCount(q.held_out_tokens));
-  if (q.windows > 0) out += fmt::format(" in {} windows", q.windows);
+  if (q.windows > 0) out += " in " + FormatCount(q.windows, "window");
   out += fmt::format(": KL to the 16-bit cache {:.5f}", q.kld_mean);
   if (q.kld_stderr > 0) out += fmt::format(" ± {:.5f}", q.kld_stderr);
   if (q.kld_p99 > 0) out += fmt::format(" (99 of 100 tokens below {:.4f})", q.kld_p99);

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <utility>
 
-#include "turboquant/base/json_object.h"
 #include "turboquant/base/file.h"
+#include "turboquant/base/json_object.h"
 #include "turboquant/base/numeric.h"
 
 namespace tq {

@@ -10,6 +10,7 @@
 #include "runtime/evaluate/footprint.h"
 #include "runtime/evaluate/results_json.h"
 #include "runtime/evaluate/section.h"
+#include "turboquant/base/format_count.h"
 
 namespace tq {
 namespace {
@@ -203,8 +204,7 @@ std::string SweepSection(const SweepResult& r) {
   std::string out = SectionHead("Formats and how fine their scales are");
   out += SectionText(
       fmt::format("{} of up to {} tokens through {} with each format beside the plain cache.",
-                  r.windows == 1 ? "1 window" : fmt::format("{} windows", r.windows), r.context_len,
-                  r.model_name));
+                  FormatCount(r.windows, "window"), FormatCount(r.context_len), r.model_name));
   if (!r.informative) out += SectionText("Not informative: " + r.note + ".");
   for (const std::string& finding : r.findings) out += SectionText(finding);
   std::vector<std::vector<std::string>> rows;

@@ -8,6 +8,7 @@
 #include "runtime/evaluate/page.h"
 #include "runtime/evaluate/section.h"
 #include "runtime/evaluate/tasks/generations.h"
+#include "turboquant/base/format_count.h"
 
 namespace tq {
 namespace {
@@ -58,18 +59,18 @@ template <typename T>
 std::string WithInterval(const T& c) {
   if (c.prompts == 0) return "-";
   if (!c.interval) return Signed(c.difference);
-  return fmt::format("{}\n({} to {})", Signed(c.difference), Signed(c.interval->low),
+  return fmt::format("{}\n{} to {}", Signed(c.difference), Signed(c.interval->low),
                      Signed(c.interval->high));
 }
 
 std::string Share(const Versus& v) {
   if (v.prompts == 0) return "-";
-  return fmt::format("{:.0f} % / {:.0f} %", 100 * v.baseline, 100 * v.candidate);
+  return fmt::format("{:.0f} / {:.0f} %", 100 * v.baseline, 100 * v.candidate);
 }
 
 std::vector<std::string> Row(const char* title, const GenerationsGroup& g) {
   return {title,
-          std::to_string(g.prompts),
+          FormatCount(g.prompts),
           fmt::format("{:.3f}", g.similarity.floor),
           fmt::format("{:.3f}", g.similarity.candidate),
           WithInterval(g.similarity),
@@ -132,8 +133,8 @@ std::string Verdict(const GenerationsResult& r) {
   }
   return fmt::format(
       "No difference in meaning was found: answers of {} are as much like the plain model's "
-      "({:.3f}) as those are like each other ({:.3f}), within what {} prompts can show.",
-      r.candidate_name, s.candidate, s.floor, s.prompts);
+      "({:.3f}) as those are like each other ({:.3f}), within what {} can show.",
+      r.candidate_name, s.candidate, s.floor, FormatCount(s.prompts, "prompt"));
 }
 
 Chart QuartersChart(const GenerationsGroup& g) {

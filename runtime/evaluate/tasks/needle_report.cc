@@ -6,6 +6,7 @@
 #include "runtime/evaluate/page.h"
 #include "runtime/evaluate/tasks/needle.h"
 #include "runtime/evaluate/tasks/trial_report.h"
+#include "turboquant/base/format_count.h"
 
 namespace tq {
 namespace {
@@ -49,9 +50,10 @@ ordered_json NeedleJson(const NeedleResult& result) {
 
 std::string NeedleSection(const NeedleResult& result) {
   std::string out = fmt::format(
-      "<h2>Needles</h2>\n<p class=\"muted\">{} questions about facts planted in {}, {}, at "
+      "<h2>Needles</h2>\n<p class=\"muted\">{} about facts planted in {}, {}, at "
       "temperature 0. Intervals are at 95 %.</p>\n",
-      result.trials.trials.size(), EscapeHtml(result.text_name),
+      FormatCount(static_cast<int64_t>(result.trials.trials.size()), "question"),
+      EscapeHtml(result.text_name),
       result.trials.form == AskForm::kPrimed ? "put as the beginning of their answer"
                                              : "put in a chat");
   out += TrialsHtml(result.trials, NeedleKinds());

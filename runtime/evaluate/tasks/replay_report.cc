@@ -8,6 +8,7 @@
 #include "runtime/evaluate/tasks/replay.h"
 #include "runtime/evaluate/tasks/trial_report.h"
 #include "runtime/tokenizer/utf8.h"
+#include "turboquant/base/format_count.h"
 
 namespace tq {
 namespace {
@@ -137,13 +138,16 @@ std::string WorstHtml(const ReplayResult& result, const ReplayCandidate& c) {
     return "<p class=\"note\">" + EscapeHtml(c.name) + ": every answer is the same.</p>\n";
   }
   std::string out = fmt::format(
-      "<h3>{}: the {} most different answers</h3>\n<p class=\"note\">Grey: what both answers begin "
+      "<h3>{}: {}</h3>\n<p class=\"note\">Grey: what both answers begin "
       "with.</p>\n<div class=\"scroll\"><table class=\"answers\" style=\"table-layout:fixed\">"
       "<colgroup><col style=\"width:16%\"><col style=\"width:22%\"><col style=\"width:31%\">"
       "<col style=\"width:31%\"></colgroup>"
       "<tr><th>request</th><th style=\"text-align:left\">asked</th><th "
       "style=\"text-align:left\">{}</th><th style=\"text-align:left\">{}</th></tr>\n",
-      EscapeHtml(c.name), worst.size(), EscapeHtml(result.baseline), EscapeHtml(c.name));
+      EscapeHtml(c.name),
+      worst.size() == 1 ? "the most different answer"
+                        : fmt::format("the {} most different answers", worst.size()),
+      EscapeHtml(result.baseline), EscapeHtml(c.name));
   for (const ReplayCase* w : worst) {
     const auto [before, now] = MarkedHtml(Cut(Said(w->baseline)), Cut(Said(w->candidate)));
     out += fmt::format(
@@ -195,11 +199,11 @@ ordered_json ReplayJson(const ReplayResult& result) {
 std::string ReplaySection(const ReplayResult& result) {
   std::string out = SectionHead("Replay of recorded requests");
   out += SectionText(fmt::format(
-      "{} requests, each answered by {} and by {}. The difference rate is how often answers "
+      "{}, each answered by {} and by {}. The difference rate is how often answers "
       "differ, "
       "minus how often {} differs from itself{}. Intervals are at 95 %, by bootstrap over "
       "requests.",
-      result.requests, result.baseline,
+      FormatCount(result.requests, "request"), result.baseline,
       result.candidates.size() == 1 ? result.candidates.front().name : "each candidate",
       result.baseline,
       result.floor_is_exact ? ", which is never: the same request gives the same answer" : ""));
@@ -207,7 +211,7 @@ std::string ReplaySection(const ReplayResult& result) {
                       const std::string& rate, const std::string& interval) {
     return std::vector<std::string>{
         name,
-        std::to_string(requests),
+        FormatCount(requests),
         Rate(s.exact_rate),
         Rate(s.different_rate),
         rate,
@@ -221,7 +225,7 @@ std::string ReplaySection(const ReplayResult& result) {
                                     fmt::format("{} of {}", s.shape_differs, s.json),
                                     fmt::format("{} of {}", s.tool_names_differ, s.tool_calls),
                                     fmt::format("{} of {}", s.tool_calls_differ, s.tool_calls),
-                                    std::to_string(s.finish_differs),
+                                    FormatCount(s.finish_differs),
                                     fmt::format("{:.2f}x", s.length_ratio),
                                     Rate(s.repetition)};
   };
@@ -242,10 +246,8 @@ std::string ReplaySection(const ReplayResult& result) {
     note += fmt::format(" Left out: {} ({}; {}).", s.count, Excerpt(s.reason, 200), s.example);
   }
   if (result.unconstrained > 0) {
-    note += fmt::format(
-        " response_format was left out of {} requests: a local model is not held "
-        "to it.",
-        result.unconstrained);
+    note += fmt::format(" response_format was left out of {}: a local model is not held to it.",
+                        FormatCount(result.unconstrained, "request"));
   }
   for (const ReplayCandidate& c : result.candidates) {
     if (!c.passed()) {
