@@ -174,7 +174,7 @@ Status MakeCommonWords(const Maker& m, int64_t length, FactMaker& facts) {
   if (constexpr int64_t kLeast = 3; times < kLeast) {
     return TooShort({length, m.options.length_flag},
                     length - room + kLeast * common_cost + rare_cost,
-                    "common_words (--kinds) has a list of many words");
+                    "the list of common_words has many words");
   }
   std::vector<std::string> list;
   for (size_t i = 0; i < words.size(); ++i) {
