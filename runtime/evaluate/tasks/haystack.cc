@@ -67,12 +67,14 @@ Result<Haystack> Haystack::Create(std::string name, std::string text, TokenCount
 }
 
 Status TooShort(const AskedLength& asked, int64_t needed, const std::string& why) {
+  // Names and numbers change with the length, and so what they take.
+  const int64_t enough = (needed + needed / 20 + 9) / 10 * 10;
   if (asked.flag.empty()) {
     return InvalidArgument("a text of ", FormatCount(asked.tokens), " tokens is too short: ", why,
-                           "; at least ", FormatCount(needed), " are needed");
+                           "; ", FormatCount(enough), " are enough");
   }
-  return InvalidArgument(asked.flag, " ", asked.tokens, " is too short: ", why, "; at least ",
-                         asked.flag, " ", needed, " is needed");
+  return InvalidArgument(asked.flag, " ", asked.tokens, " is too short: ", why, "; use ",
+                         asked.flag, " ", enough, " or more");
 }
 
 Result<std::string> Haystack::Build(int64_t tokens, const std::vector<PlantedLine>& planted,

@@ -30,7 +30,7 @@ struct AskedLength {
   int64_t tokens = 0;
   std::string flag;
 };
-// kInvalidArgument: what was asked, why it is too little, the least that would do.
+// kInvalidArgument: what was asked, why it is too little, what is enough: `needed` and some more.
 Status TooShort(const AskedLength& asked, int64_t needed, const std::string& why);
 
 class Haystack {

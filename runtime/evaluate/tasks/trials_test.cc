@@ -194,15 +194,15 @@ TEST(Needle, RefusesWhatCannotBeBuilt) {
             StatusCode::kInvalidArgument);
 }
 
-// The number behind "at least FLAG " of a message; 0: it names none, or another flag.
-int64_t LeastNeeded(const Status& status, const std::string& flag) {
+// The number behind "use FLAG " of a message; 0: it names none, or another flag.
+int64_t EnoughBy(const Status& status, const std::string& flag) {
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  const std::string before = "; at least " + flag + " ";
+  const std::string before = "; use " + flag + " ";
   const size_t at = status.message().find(before);
   return at == std::string::npos ? 0 : std::stoll(status.message().substr(at + before.size()));
 }
 
-TEST(Needle, WhoAskedForTooLittleIsToldTheFlagAndTheLeast) {
+TEST(Needle, WhoAskedForTooLittleIsToldTheFlagAndWhatIsEnough) {
   const Result<Haystack> hay = Hay();
   ASSERT_TRUE(hay.ok());
   for (const char* kind : {"multi_key", "variables", "common_words"}) {
@@ -210,28 +210,28 @@ TEST(Needle, WhoAskedForTooLittleIsToldTheFlagAndTheLeast) {
     options.kinds = {kind};
     options.lengths = {200};
     const Status status = MakeNeedleTrials(*hay, options).status();
-    const int64_t least = LeastNeeded(status, "--lengths");
-    ASSERT_GT(least, 200) << status.message();
-    options.lengths = {least - 1};
-    EXPECT_FALSE(MakeNeedleTrials(*hay, options).ok()) << kind << " " << least;
-    options.lengths = {least};
-    EXPECT_TRUE(MakeNeedleTrials(*hay, options).ok()) << kind << " " << least;
+    const int64_t enough = EnoughBy(status, "--lengths");
+    ASSERT_GT(enough, 200) << status.message();
+    options.lengths = {enough};
+    EXPECT_TRUE(MakeNeedleTrials(*hay, options).ok()) << kind << " " << enough;
+    options.lengths = {enough * 8 / 10};  // and not much more than is needed
+    EXPECT_FALSE(MakeNeedleTrials(*hay, options).ok()) << kind << " " << enough;
   }
 }
 
-TEST(Adversarial, WhoAskedForTooLittleIsToldTheFlagAndTheLeast) {
+TEST(Adversarial, WhoAskedForTooLittleIsToldTheFlagAndWhatIsEnough) {
   const Result<Haystack> hay = Hay();
   ASSERT_TRUE(hay.ok());
   AdversarialOptions options;
   options.kinds = {"contradictions"};
   options.length = 200;
   const Status status = MakeAdversarialTrials(*hay, options).status();
-  options.length = LeastNeeded(status, "--length");
+  options.length = EnoughBy(status, "--length");
   ASSERT_GT(options.length, 200) << status.message();
   EXPECT_TRUE(MakeAdversarialTrials(*hay, options).ok());
   PromptOptions prompts;
   prompts.long_tokens = 200;
-  EXPECT_GT(LeastNeeded(MakePrompts(*hay, prompts).status(), "--prompt-tokens"), 200);
+  EXPECT_GT(EnoughBy(MakePrompts(*hay, prompts).status(), "--prompt-tokens"), 200);
 }
 
 TEST(Needle, AnEndpointsTokensAreEstimatedFromWhatItCounts) {
