@@ -100,10 +100,7 @@ std::string EvalFlags::CommandLine(const std::string& name) const {
   std::string out = "tq eval " + name;
   if (!model.model.empty()) out += " --model " + ShellWord(model.model);
   if (!model_baseline.empty()) out += " --model-baseline " + ShellWord(model_baseline);
-  out += " --kv " + ShellWord(kv.kv);
-  if (!kv.pin.empty()) out += " --pin " + ShellWord(kv.pin);
-  if (kv.recent_len) out += fmt::format(" --recent-len {}", *kv.recent_len);
-  if (kv.sink_len) out += fmt::format(" --sink-len {}", *kv.sink_len);
+  out += " " + kv.CommandLine();
   if (std::string_view(Cut()) == "packed") {
     out += " " + data.CommandLine();
   } else {

@@ -143,10 +143,7 @@ Status TaskFlags::Validate() const {
 std::string TaskFlags::LocalCommandLine() const {
   std::string out;
   if (!model.model.empty()) out += " --model " + ShellWord(model.model);
-  if (candidate.url.empty()) out += " --kv " + ShellWord(kv.kv);
-  if (!kv.pin.empty()) out += " --pin " + ShellWord(kv.pin);
-  if (kv.recent_len) out += fmt::format(" --recent-len {}", *kv.recent_len);
-  if (kv.sink_len) out += fmt::format(" --sink-len {}", *kv.sink_len);
+  if (candidate.url.empty()) out += " " + kv.CommandLine();
   return out;
 }
 
