@@ -46,11 +46,12 @@ TEST(Document, WholeTextWhenItFits) {
 
 TEST(Document, OwnQuestionPlantsNothing) {
   const ByteTokenizer tokenizer;
-  DocumentOptions options = Options("abc\n", 1000);
+  const std::string text = Lines(4);
+  DocumentOptions options = Options(text, 1000);
   options.question = "What is it?";
   const Result<Document> doc = BuildDocument(tokenizer, options);
   ASSERT_TRUE(doc.ok());
-  EXPECT_EQ(tokenizer.Decode(doc->tokens), "abc\nWhat is it?");
+  EXPECT_EQ(tokenizer.Decode(doc->tokens), text + "What is it?");
   EXPECT_TRUE(doc->expected.empty());
 }
 
