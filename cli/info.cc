@@ -74,6 +74,16 @@ bool IsCacheFile(const std::string& path) {
   return std::equal(std::begin(magic), std::end(magic), std::begin(kSnapshotMagic));
 }
 
+// "NVIDIA H200, compute capability 9.0, 143771.00 MiB", or what is missing.
+std::string DescribeCuda(const Result<CudaDeviceInfo>& cuda) {
+  if (cuda.ok()) {
+    return fmt::format("{}, compute capability {}.{}, {}", cuda->name, cuda->compute_major,
+                       cuda->compute_minor, FormatMiB(cuda->memory_bytes));
+  }
+  const std::string why = cuda.status().message();
+  return why.starts_with("cuda: ") ? why.substr(6) : why;
+}
+
 Result<int> MachineInfo(const InfoFlags& flags) {
   TQ_RETURN_IF_ERROR(NeedsNoModel(flags, "this machine"));
   const Result<CudaDeviceInfo> cuda = GetCudaDeviceInfo();
@@ -91,7 +101,7 @@ Result<int> MachineInfo(const InfoFlags& flags) {
         {"compute_capability", fmt::format("{}.{}", cuda->compute_major, cuda->compute_minor)},
         {"memory_bytes", cuda->memory_bytes}};
   } else {
-    j["cuda"] = {{"device", nullptr}, {"why", cuda.status().message()}};
+    j["cuda"] = {{"device", nullptr}, {"why", DescribeCuda(cuda)}};
   }
   j["formats"] = Json::array();
   TextTable formats({"--kv", "bits", "name", "code books", "arithmetic"}, {0, 2, 3, 4});
@@ -128,10 +138,7 @@ Result<int> MachineInfo(const InfoFlags& flags) {
                        NumPhysicalCores()));
   PrintOut(fmt::format("instruction sets: {} in use; available: {} (TQ_ISA forces one)\n",
                        CurrentIsa(), fmt::join(AvailableIsas(), ", ")));
-  PrintOut(cuda.ok() ? fmt::format("cuda:             {}, compute capability {}.{}, {}\n",
-                                   cuda->name, cuda->compute_major, cuda->compute_minor,
-                                   FormatMiB(cuda->memory_bytes))
-                     : cuda.status().message() + "\n");
+  PrintOut(fmt::format("cuda:             {}\n", DescribeCuda(cuda)));
   PrintOut(fmt::format("data folder:      {}\n\n",
                        folder.empty() ? "none; ./quickstart makes one" : folder));
   PrintOut("Formats of K and V, in any pair k<a>v<b>:\n" + formats.ToString());

@@ -74,6 +74,10 @@ TEST(Document, RefusesWhatCannotBeRead) {
   const Status whole = BuildDocument(tokenizer, Options("One line.\n", 1000)).status();
   EXPECT_NE(whole.message().find("10 bytes, and at least 64 tokens"), std::string::npos)
       << whole.message();
+  const std::string uneven = std::string(49, 'a') + "\n" + std::string(300, 'b') + "\n";
+  const Status cut = BuildDocument(tokenizer, Options(uneven, 108 + 64)).status();
+  EXPECT_EQ(cut.message(),
+            "'story.txt': 50 tokens of text fit, and at least 64 are needed; raise --context");
   const Status empty = BuildDocument(tokenizer, Options(" \n\t\n", 1000)).status();
   EXPECT_EQ(empty.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(empty.message(), "'story.txt' holds no text");
