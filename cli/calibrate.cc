@@ -42,11 +42,18 @@ struct CalibrateFlags {
   std::string out, state, report;
   bool keep_state = false, uniform = false, write_into = false;
 
+  const CLI::App* command = nullptr;
+
   void Add(CLI::App* app);
   Status Validate() const;
+  // For reports.
+  std::string CommandLine() const {
+    return "tq calibrate" + GivenOptions(*command, DataFlags::kFlags) + " " + data.CommandLine();
+  }
 };
 
 void CalibrateFlags::Add(CLI::App* app) {
+  command = app;
   model.Add(app);
   data.Add(app);
   app->add_option("--context", context, "Tokens of a served sequence: calibrate at what is served")
@@ -219,10 +226,16 @@ uint64_t InputsHash(const CalibrateFlags& flags, const LoadedModel& loaded, uint
   return Hash64(text.data(), text.size(), 0);
 }
 
+// What became of one part of the data.
+struct UsedText {
+  nlohmann::ordered_json json;
+  std::string text;
+};
+
 // The windows of one part of the data, with answers where the log has none.
 Result<Windows> MakeWindows(const CalibrateFlags& flags, LoadedModel& loaded,
-                            const std::vector<CorpusItem>& items, int64_t tokens, Journal* journal,
-                            nlohmann::ordered_json* report) {
+                            const std::vector<CorpusItem>& items, int64_t tokens, WindowsUse use,
+                            Journal* journal, UsedText* used) {
   TQ_ASSIGN_OR_RETURN(const CorpusEncoder encoder, CorpusEncoder::Create(*loaded.tokenizer));
   ResponseOptions options = flags.answers;
   options.context_len = flags.context;
@@ -234,23 +247,31 @@ Result<Windows> MakeWindows(const CalibrateFlags& flags, LoadedModel& loaded,
   TQ_ASSIGN_OR_RETURN(const Responses responses, AddResponses(*loaded.model, *loaded.tokenizer,
                                                               encoder, items, options, journal));
   progress.Clear();
-  TQ_ASSIGN_OR_RETURN(Windows windows,
-                      PackWindows(responses.sequences, flags.context, tokens, flags.data.seed));
-  *report = WindowsJson(windows.report);
-  (*report)["answers"] = {{"recorded", responses.recorded},
-                          {"generated", responses.generated},
-                          {"tokens", responses.answer_tokens}};
+  TQ_ASSIGN_OR_RETURN(Windows windows, PackWindows(responses.sequences, flags.context, tokens,
+                                                   flags.data.seed, use));
+  used->json = WindowsJson(windows.report);
+  used->json["answers"] = {{"recorded", responses.recorded},
+                           {"generated", responses.generated},
+                           {"tokens", responses.answer_tokens}};
+  used->text = WindowsText(windows.report);
+  if (responses.recorded + responses.generated > 0) {
+    used->text += fmt::format("  answers: {} from the log, {} of the model with {}\n",
+                              FormatCount(responses.recorded), FormatCount(responses.generated),
+                              FormatCount(responses.answer_tokens, "token"));
+  }
   return windows;
 }
 
 std::string WhatNext(const CalibrateFlags& flags, const std::string& out, bool beside) {
-  const std::string model = flags.model.model.empty() ? "" : " --model " + flags.model.model;
-  const std::string kv = beside ? "" : " --kv " + out;
+  const std::string model =
+      flags.model.model.empty() ? "" : " --model " + ShellWord(flags.model.model);
+  const std::string kv = beside ? "" : " --kv " + ShellWord(out);
   return fmt::format(
       "\nWrote {}\n{}Next:\n  tq info {}\n  tq eval kld{}{} --context {} {} --part held-out\n"
       "  tq run{}{} --max-tokens 40 -p \"The sea is\"\n",
       out, beside ? "It lies beside the model: tq run, eval and plan find it by themselves.\n" : "",
-      out, model, kv, flags.context, flags.data.CommandLine(), model, kv);
+      ShellWord(out), model, kv, flags.context,
+      flags.data.CommandLine(DataFlags::ShownIn::kTerminal), model, kv);
 }
 
 Result<int> RunCalibrate(const CalibrateFlags& flags) {
@@ -280,19 +301,18 @@ Result<int> RunCalibrate(const CalibrateFlags& flags) {
       Journal::Open(state, InputsHash(flags, loaded, corpus.report.hash, weights), &note));
   if (!note.empty()) PrintNote(flags.output, note);
 
-  nlohmann::ordered_json used, used_held_out;
-  TQ_ASSIGN_OR_RETURN(
-      const Windows calibration,
-      MakeWindows(flags, loaded, corpus.calibration, flags.calibration_tokens, &journal, &used));
+  UsedText used, used_held_out;
+  TQ_ASSIGN_OR_RETURN(const Windows calibration,
+                      MakeWindows(flags, loaded, corpus.calibration, flags.calibration_tokens,
+                                  WindowsUse::kCalibration, &journal, &used));
   // Whole windows of the context that is served, and enough of them to tell their spread.
   const int64_t proof_tokens = std::max(
       flags.run.held_out_tokens, static_cast<int64_t>(kCalibrateLeastWindows) * flags.context);
-  TQ_ASSIGN_OR_RETURN(const Windows held_out, MakeWindows(flags, loaded, corpus.held_out,
-                                                          proof_tokens, &journal, &used_held_out));
-  PrintNote(flags.output, "calibration " + WindowsText(calibration.report));
-  WindowsReport proof = held_out.report;
-  proof.warnings.clear();  // of the amount that calibrates, and it is this small by its flag
-  PrintNote(flags.output, "held out " + WindowsText(proof));
+  TQ_ASSIGN_OR_RETURN(const Windows held_out,
+                      MakeWindows(flags, loaded, corpus.held_out, proof_tokens,
+                                  WindowsUse::kEvaluation, &journal, &used_held_out));
+  PrintNote(flags.output, "calibration " + used.text);
+  PrintNote(flags.output, "held out " + used_held_out.text);
 
   CalibrateOptions options = flags.run;
   options.base = *ParsePreset(flags.base);
@@ -364,11 +384,13 @@ Result<int> RunCalibrate(const CalibrateFlags& flags) {
                                     SectionHead("Where the numbers come from") +
                                         ListCard({{"model", loaded.model->arch().model_name},
                                                   {"weights", loaded.model->weights().types},
-                                                  {"data", flags.data.CommandLine()},
-                                                  {"used", WindowsText(calibration.report)},
+                                                  {"data", CorpusText(corpus.report)},
+                                                  {"calibration", used.text},
+                                                  {"held out", used_held_out.text},
                                                   {"machine", MachineName()},
                                                   {"kernels", CurrentIsa()},
-                                                  {"program", Version()}})};
+                                                  {"program", Version()},
+                                                  {"command", flags.CommandLine()}})};
     TQ_RETURN_IF_ERROR(WriteFileAtomic(
         flags.report,
         SectionsPage("Calibration of " + loaded.model->arch().model_name,
@@ -379,7 +401,7 @@ Result<int> RunCalibrate(const CalibrateFlags& flags) {
     j["profile"] = out;
     if (flags.write_into) j["written_into"] = into_path;
     j["data"] = CorpusJson(corpus.report);
-    j["used"] = {{"calibration", used}, {"held_out", used_held_out}};
+    j["used"] = {{"calibration", used.json}, {"held_out", used_held_out.json}};
     j["seconds"] = seconds;
     j["threads"] = loaded.pool->num_threads();
     j["isa"] = CurrentIsa();

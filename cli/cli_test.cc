@@ -73,6 +73,22 @@ TEST(DataFlags, ExpressionsStandOnTheTerminalAndNotInReports) {
   EXPECT_NE(report.find("--redact-file EXPRESSIONS.txt"), std::string::npos) << report;
 }
 
+TEST(GivenOptions, AreThoseThatWereGivenAsAShellReadsThem) {
+  CLI::App app;
+  std::string model, name = "default";
+  std::vector<std::string> data;
+  bool quick = false, never = false;
+  app.add_option("model,--model", model);
+  app.add_option("--name", name);
+  app.add_option("--data", data)->expected(1)->take_all();
+  app.add_flag("--quick", quick);
+  app.add_flag("--never", never);
+  app.parse("\"a b.gguf\" --quick --data x --data y");
+  EXPECT_EQ(GivenOptions(app, {}), " --model 'a b.gguf' --data x --data y --quick");
+  constexpr std::string_view kBut[] = {"--data"};
+  EXPECT_EQ(GivenOptions(app, kBut), " --model 'a b.gguf' --quick");
+}
+
 TEST(DataFlags, NotesAreToldOnce) {
   const std::string path = testing::TempDir() + "tq_notes.txt";
   ASSERT_TRUE(WriteFileAtomic(path, std::string(5000, 'x')).ok());

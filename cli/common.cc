@@ -275,6 +275,21 @@ std::string ShellWord(const std::string& text) {
   return out + "'";
 }
 
+std::string GivenOptions(const CLI::App& command, std::span<const std::string_view> but) {
+  std::string out;
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->count() == 0 || option->get_lnames().empty()) continue;
+    const std::string name = "--" + option->get_lnames().front();
+    if (std::find(but.begin(), but.end(), name) != but.end()) continue;
+    if (option->get_expected_max() == 0) {
+      out += " " + name;
+      continue;
+    }
+    for (const std::string& value : option->results()) out += " " + name + " " + ShellWord(value);
+  }
+  return out;
+}
+
 std::vector<std::string> SplitList(std::string_view list, char separator) {
   std::vector<std::string> parts;
   for (;;) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -112,6 +113,8 @@ size_t PeakRssBytes();
 Status CheckWritable(const std::string& path);
 // A word of a command line as a POSIX shell reads it back: quoted where it must be.
 std::string ShellWord(const std::string& text);
+// " --flag value" for each option of `command` that was given; those in `but` are left out.
+std::string GivenOptions(const CLI::App& command, std::span<const std::string_view> but);
 std::vector<std::string> SplitList(std::string_view list, char separator);  // trimmed, empties kept
 const char* Version();
 

@@ -51,6 +51,10 @@ struct DataFlags {
   std::vector<CorpusItem> ItemsOf(Corpus corpus) const;
   // "--data a.jsonl --seed 3 ...": what makes the same corpus again. Reports are passed on, and
   // expressions may be secret themselves: there they are a file that has yet to be named.
+  // kFlags: those of it, for GivenOptions.
+  static constexpr std::string_view kFlags[] = {
+      "--data",       "--redact",         "--redact-file",  "--seed",
+      "--max-tokens", "--held-out-share", "--shared-prefix"};
   enum class ShownIn { kReport, kTerminal };
   std::string CommandLine(ShownIn where = ShownIn::kReport) const;
 };
