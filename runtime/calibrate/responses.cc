@@ -46,10 +46,10 @@ Result<Responses> AddResponses(Model& model, const Tokenizer& tokenizer,
     TQ_ASSIGN_OR_RETURN(
         const nlohmann::json tokens,
         journal->Get(StrCat("answer ", prompt.hash, " ", round), [&]() -> Result<nlohmann::json> {
-          TQ_ASSIGN_OR_RETURN(const std::vector<TokenId> answer,
+          TQ_ASSIGN_OR_RETURN(const std::vector<TokenId> words,
                               Answer(model, tokenizer, prompt.sequence.tokens,
                                      options.seed + static_cast<uint64_t>(round), options));
-          return nlohmann::json(answer);
+          return nlohmann::json(words);
         }));
     TokenSequence whole = prompt.sequence;
     for (const auto& id : tokens) whole.tokens.push_back(id.get<TokenId>());
