@@ -144,11 +144,10 @@ Status Calibration::ChooseBase() {
     }
     rungs[static_cast<size_t>(side)] = static_cast<int>(at - there.begin());
   }
-  ChosenFormats all;
-  all.rungs.assign(NumHeads(), rungs);
+  ChosenFormats all = AllHeads(rungs[0], rungs[1]);
   result_.chosen = {"uniform " + RungsName(ladder_, rungs[0], rungs[1]),
-                    all.rungs,
-                    BitsOf(ladder_, costs_, all),
+                    std::move(all.rungs),
+                    all.bits,
                     0,
                     {},
                     {}};
@@ -159,8 +158,7 @@ Status Calibration::ChooseBase() {
 Status Calibration::Verify() {
   const std::optional<CalibrateTrial> uniform =
       options_.uniform ? std::nullopt : Uniform(result_.chosen.bits);
-  ChosenFormats floor;
-  floor.rungs.assign(NumHeads(), {TopRung(0), TopRung(1)});
+  const ChosenFormats floor = AllHeads(TopRung(0), TopRung(1));
   std::vector<Stream> streams = {{"profile", &model_, ConfigOf(result_.chosen.rungs)},
                                  {"floor", &model_, ConfigOf(floor.rungs)}};
   if (uniform) streams.push_back({uniform->name, &model_, ConfigOf(uniform->rungs)});

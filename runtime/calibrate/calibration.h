@@ -100,7 +100,7 @@ class Calibration {
   Result<std::vector<StreamScores>> Divergence(std::span<const Stream> streams, WindowSpan windows,
                                                Stage stage, const std::string& what, bool scores);
   std::optional<CalibrateTrial> Uniform(double max_bits) const;
-  double BitsOfAll(int k_rung, int v_rung) const;
+  ChosenFormats AllHeads(int k_rung, int v_rung) const;  // cost: not set
 
   // --- Proof ------------------------------------------------------------------------------------
   Status Verify();
@@ -139,7 +139,7 @@ class Calibration {
   CacheConfig base_;                                 // of every cache; formats f16
   std::vector<std::vector<AttentionError>> errors_;  // [K rungs, then V rungs][heads]
   SiteCosts costs_;
-  ChoiceRequest request_;  // what led to result_.chosen
+  ChoiceRequest request_;  // the shape of what the search chose
   CalibrateResult result_;
 };
 

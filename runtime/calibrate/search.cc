@@ -75,10 +75,11 @@ Result<std::vector<StreamScores>> Calibration::Divergence(std::span<const Stream
   return MeasureDivergence(plain, streams, windows, o);
 }
 
-double Calibration::BitsOfAll(int k_rung, int v_rung) const {
+ChosenFormats Calibration::AllHeads(int k_rung, int v_rung) const {
   ChosenFormats all;
   all.rungs.assign(NumHeads(), {k_rung, v_rung});
-  return BitsOf(ladder_, costs_, all);
+  all.bits = BitsOf(ladder_, costs_, all);
+  return all;
 }
 
 // The uniform formats with the most bits within a budget; of equal ones those of least cost.
@@ -86,9 +87,8 @@ std::optional<CalibrateTrial> Calibration::Uniform(double max_bits) const {
   std::optional<CalibrateTrial> best;
   for (int k = 0; k <= TopRung(0); ++k) {
     for (int v = 0; v <= TopRung(1); ++v) {
-      ChosenFormats all;
-      all.rungs.assign(NumHeads(), {k, v});
-      const double bits = BitsOf(ladder_, costs_, all);
+      const ChosenFormats all = AllHeads(k, v);
+      const double bits = all.bits;
       if (bits > max_bits + 1e-9) continue;
       double cost = 0;
       ForEachHead([&](size_t h) {
@@ -128,7 +128,7 @@ Status Calibration::Search() {
     ChoiceRequest at_target{.max_cost = options_.target_kld};
     if (options_.objective == Objective::kCosine) at_target = {.max_bits = 3.0};
     const Result<ChosenFormats> chosen = ChooseFormats(ladder_, costs_, at_target);
-    budget = chosen.ok() ? chosen->bits : BitsOfAll(TopRung(0), TopRung(1));
+    budget = chosen.ok() ? chosen->bits : AllHeads(TopRung(0), TopRung(1)).bits;
   }
   for (const Shape& s : kShapes) {
     if (options_.granularity && *options_.granularity != s.granularity) continue;
@@ -174,7 +174,7 @@ Status Calibration::ReachTarget() {
   const std::string name = result_.chosen.name;
   std::optional<CalibrateTrial> reached;
   // `few` are not enough, or the fewest there are; `enough` reach the target, or are all there are.
-  double few = BitsOfAll(0, 0), enough = BitsOfAll(TopRung(0), TopRung(1));
+  double few = AllHeads(0, 0).bits, enough = AllHeads(TopRung(0), TopRung(1)).bits;
   bool few_known = false;
   const auto learn = [&](const CalibrateTrial& trial, double asked) {
     if (trial.kld() <= options_.target_kld) {
@@ -218,7 +218,6 @@ Status Calibration::ReachTarget() {
                     options_.target_kld, reached->kld(), reached->bits));
   }
   result_.chosen = *std::move(reached);
-  request_.max_bits = result_.chosen.bits;
   return OkStatus();
 }
 
@@ -286,10 +285,9 @@ Status Calibration::Align() {
   const CalibrateTrial before = result_.chosen;
   std::vector<AttentionError> aligned = errors;  // of result_.chosen
   ChoiceRequest request = request_;
-  request.max_cost.reset();
   request.max_bits = budget_bits_.value_or(result_.chosen.bits);
   for (int round = 0; round < kRounds && !bad.empty(); ++round) {
-    CalibrateTrial trial = result_.chosen;
+    const Rungs& rungs = result_.chosen.rungs;
     request.least_rungs.resize(NumHeads(), {0, 0});
     for (const size_t l : bad) {
       // The side with the larger error, one step up in every head; the other where it has the most.
@@ -297,14 +295,14 @@ Status Calibration::Align() {
       std::array<bool, 2> can_rise{};
       for (size_t h = l * heads; h < (l + 1) * heads; ++h) {
         for (int side = 0; side < 2; ++side) {
-          sides[side] += Error(h, side, static_cast<size_t>(trial.rungs[h][side]));
-          can_rise[side] = can_rise[side] || trial.rungs[h][side] < TopRung(side);
+          sides[side] += Error(h, side, static_cast<size_t>(rungs[h][side]));
+          can_rise[side] = can_rise[side] || rungs[h][side] < TopRung(side);
         }
       }
       if (!can_rise[0] && !can_rise[1]) continue;
       const int side = can_rise[0] && (sides[0] >= sides[1] || !can_rise[1]) ? 0 : 1;
       for (size_t h = l * heads; h < (l + 1) * heads; ++h) {
-        request.least_rungs[h][side] = std::min(TopRung(side), trial.rungs[h][side] + 1);
+        request.least_rungs[h][side] = std::min(TopRung(side), rungs[h][side] + 1);
       }
       Say(fmt::format(
           "alignment: layer {} has an attention output error of {:.3f} (cosine {:.4f}); "
@@ -314,7 +312,7 @@ Status Calibration::Align() {
     }
     if (!budget_bits_) {
       // Without a budget the raised layers add to the bits.
-      ChosenFormats more{trial.rungs, 0, 0};
+      ChosenFormats more{rungs, 0, 0};
       for (size_t h = 0; h < NumHeads(); ++h) {
         for (int side = 0; side < 2; ++side) {
           more.rungs[h][side] = std::max(more.rungs[h][side], request.least_rungs[h][side]);
@@ -327,8 +325,8 @@ Status Calibration::Align() {
       Say("alignment: the budget leaves no room for more");
       break;
     }
-    trial = *std::move(next);
-    if (trial.rungs == result_.chosen.rungs) break;
+    CalibrateTrial trial = *std::move(next);
+    if (trial.rungs == rungs) break;
     TQ_RETURN_IF_ERROR(measure(trial, &errors));
     TQ_RETURN_IF_ERROR(MeasureTrials({&trial}, kAlign));
     result_.trials.push_back(trial);
@@ -341,7 +339,6 @@ Status Calibration::Align() {
     Say(fmt::format("alignment: KL {:.6f} before, {:.6f} after, at {:.3f} bits", before.kld(),
                     trial.kld(), trial.bits));
     result_.chosen = std::move(trial);
-    request_ = request;
     aligned = errors;
     fill(errors);
     bad = out_of_line();
