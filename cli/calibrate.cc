@@ -189,10 +189,7 @@ Status CalibrateFlags::Validate() const {
                                     {"--held-out-tokens", run.held_out_tokens}}) {
     if (value < 1) return InvalidArgument(flag, " ", value, ": expected 1 or more");
   }
-  for (const auto& [flag, value] :
-       {std::pair("--recent-len", recent_len), {"--sink-len", sink_len}}) {
-    if (value < 0) return InvalidArgument(flag, " ", value, ": expected 0 or more");
-  }
+  TQ_RETURN_IF_ERROR(CheckWindow(recent_len, sink_len));
   if (!(answers.temperature >= 0)) {
     return InvalidArgument("--temperature ", answers.temperature, ": expected 0 or more");
   }

@@ -145,6 +145,10 @@ std::string KvFlags::CommandLine() const {
 }
 
 Status KvFlags::ValidateWindow() const {
+  return CheckWindow(recent_len, sink_len);
+}
+
+Status CheckWindow(std::optional<int> recent_len, std::optional<int> sink_len) {
   constexpr int kMost = 1 << 24;
   for (const auto& [flag, value] :
        {std::pair("--recent-len", recent_len), std::pair("--sink-len", sink_len)}) {

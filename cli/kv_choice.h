@@ -23,8 +23,11 @@ struct KvFlags {
   void AddWindow(CLI::App* app);  // --recent-len and --sink-len only
   // "--kv k4v4 --pin 1=k8v4 --recent-len 64": what makes the same cache again.
   std::string CommandLine() const;
-  Status ValidateWindow() const;  // kInvalidArgument: outside what any cache can have
+  Status ValidateWindow() const;  // CheckWindow of its two
 };
+
+// --recent-len and --sink-len, as far as given. kInvalidArgument: outside what any cache can have.
+Status CheckWindow(std::optional<int> recent_len, std::optional<int> sink_len);
 
 // The model that a cache is for.
 struct KvModel {
