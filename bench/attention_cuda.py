@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from common import RESULTS, TQ, output
+from common import RESULTS, TQ, output, write_to
 
 FORMATS = "k4v4,k3v3,k3v2,k2v2,fp8,f16,k8v8,k8v4,k4v4-group32"
 CENTRED = "k4v4,k3v2,k3v2-anchor1"
@@ -129,10 +129,7 @@ def main():
                          f"{r['us_per_layer']:.1f} us "
                          f"({r.get('ratio_to', {}).get('fastest f16', 0):.2f}x)" for r in ours]
                 print(" | ".join(line), flush=True)
-    with open(options.out, "w", encoding="utf-8") as file:
-        json.dump(document, file, indent=1)
-        file.write("\n")
-    print(f"wrote {options.out}")
+    write_to(options.out, document)
     return 0
 
 

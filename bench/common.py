@@ -41,9 +41,13 @@ def spread(values):
 
 def write(name, result):
     RESULTS.mkdir(parents=True, exist_ok=True)
-    path = RESULTS / name
+    write_to(RESULTS / name, result)
+
+
+def write_to(path, result):
+    path = pathlib.Path(path)
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(f"wrote {path.relative_to(ROOT)}")
+    print(f"wrote {path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}")
 
 
 def wait_for_quiet(load=1.5, minutes=2):

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from common import RESULTS, TQ, output
+from common import RESULTS, TQ, output, write_to
 
 FORMATS = "k4v4,k3v3,k3v2,k2v2"
 TOKENS = [2048, 8192, 32768]
@@ -96,10 +96,7 @@ def main():
                                f"({r['ratio_to']['fastest f16']:.2f}x, append and seal "
                                f"{100 * r['append_and_seal_share']:.1f} %)" for r in ours),
                   flush=True)
-    with open(options.out, "w", encoding="utf-8") as file:
-        json.dump(document, file, indent=1)
-        file.write("\n")
-    print(f"wrote {options.out}")
+    write_to(options.out, document)
     return 0
 
 
