@@ -291,6 +291,8 @@ Result<int> RunCalibrate(const CalibrateFlags& flags) {
         CheckHasPart(corpus, part, "a profile is measured on one part and proved on the other"));
   }
   TQ_ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(flags.model, flags.output, flags.context));
+  TQ_RETURN_IF_ERROR(
+      ContextLen(flags.context, loaded.model->arch().context_len, flags.output).status());
   PrintNote(flags.output, CorpusText(corpus.report));
 
   const uint64_t weights = WeightsHash(loaded.model->file());
