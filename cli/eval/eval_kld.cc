@@ -23,8 +23,13 @@ struct KldFlags : EvalFlags {
   bool update_profile = false;
 };
 
-// What a profile must keep when --update-profile names no gate: the target of a calibration.
-constexpr double kDefaultMaxKld = 0.005;
+// What a profile must keep where --update-profile names no gate: the target that it was calibrated
+// for, or that of a calibration which is given none.
+Result<double> TargetOf(const std::string& folder) {
+  TQ_ASSIGN_OR_RETURN(const Profile profile, Profile::Load(folder));
+  const double target = profile.calibration ? profile.calibration->target_kld : 0;
+  return target > 0 ? target : kDefaultTargetKld;
+}
 
 // The folder that --update-profile writes to. kInvalidArgument when what is measured would not be
 // the profile as it stands.
@@ -189,7 +194,9 @@ Result<int> RunEvalKld(const KldFlags& given, const std::string& name) {
   std::string profile;
   if (flags.update_profile) {
     TQ_ASSIGN_OR_RETURN(profile, ProfileToUpdate(flags));
-    if (!flags.gate.any()) flags.gate.max_kld = kDefaultMaxKld;
+    if (!flags.gate.any()) {
+      TQ_ASSIGN_OR_RETURN(flags.gate.max_kld, TargetOf(profile));
+    }
     if (flags.data.part != "held-out") {
       PrintNote(
           flags.output,
@@ -231,7 +238,8 @@ Command Add(CLI::App& app, const std::string& name, const std::string& what,
   command
       ->add_option(
           "--max-kld", flags->gate.max_kld,
-          "Exit with 1 when the mean KL of a cache is above this, or the text says nothing")
+          "Exit with 1 when the mean KL of a cache is above this by more than its standard error, "
+          "or the text says nothing")
       ->type_name("NATS");
   command
       ->add_option("--max-ppl-ratio", flags->gate.max_ppl_ratio,
@@ -244,7 +252,7 @@ Command Add(CLI::App& app, const std::string& name, const std::string& what,
   if (name == "kld") {
     command->add_flag("--update-profile", flags->update_profile,
                       "Write what was measured into the profile that --kv names, as its quality "
-                      "(gate: --max-kld, default 0.005)");
+                      "(gate: --max-kld, default: the target of its calibration, or 0.005)");
   }
   return {name, [flags, name] { return RunEvalKld(*flags, name); }};
 }

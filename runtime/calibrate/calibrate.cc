@@ -7,7 +7,6 @@
 
 #include "runtime/calibrate/calibration.h"
 #include "runtime/evaluate/footprint.h"
-#include "runtime/evaluate/kld_run.h"
 #include "turboquant/base/isa.h"
 #include "turboquant/codec/record_layout.h"
 
@@ -253,9 +252,9 @@ void Calibration::Finish() {
   q.device = StrCat("cpu, ", CurrentIsa());
   result_.not_informative = WhyNotInformative(s.ppl_ref, arch_.vocab_size);
   if (!result_.not_informative.empty()) Say("held-out text: " + result_.not_informative);
-  // Beyond its own standard error.
-  q.passed = !options_.gate ||
-             (q.kld_mean <= options_.target_kld + q.kld_stderr && result_.not_informative.empty());
+  KldGate gate;
+  if (options_.gate) gate.max_kld = options_.target_kld;
+  q.passed = GateFailures(gate, s, result_.not_informative).empty();
 }
 
 double CalibrateTrial::kld() const {

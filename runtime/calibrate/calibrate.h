@@ -15,6 +15,7 @@
 #include "runtime/calibrate/journal.h"
 #include "runtime/calibrate/observe.h"
 #include "runtime/evaluate/divergence.h"
+#include "runtime/evaluate/kld_run.h"
 #include "runtime/model/model.h"
 #include "runtime/tokenizer/tokenizer.h"
 #include "turboquant/base/sinks.h"
@@ -44,7 +45,7 @@ struct CalibrateOptions {
   std::optional<double> budget_bits;
   // A budget too: what one sequence of context_len tokens may hold, window and sinks counted.
   std::optional<size_t> max_cache_bytes;
-  double target_kld = 0.005;
+  double target_kld = kDefaultTargetKld;
   bool gate = true;  // the target decides whether the profile passes
   Objective objective = Objective::kKld;
   std::optional<Granularity> granularity;  // empty: what measures better

@@ -67,21 +67,6 @@ void Judge(const KldStatistics& floor, const std::string& floor_name, KldRow* ro
   }
 }
 
-void CheckRow(const KldGate& gate, KldRow* row) {
-  const DivergenceSummary& s = row->total.all;
-  if (gate.max_kld && s.mean > *gate.max_kld) {
-    row->failures.push_back(fmt::format("mean KL {:.5f} is above {:.5f}", s.mean, *gate.max_kld));
-  }
-  if (gate.max_ppl_ratio && s.ppl_ratio > *gate.max_ppl_ratio) {
-    row->failures.push_back(
-        fmt::format("perplexity ratio {:.5f} is above {:.5f}", s.ppl_ratio, *gate.max_ppl_ratio));
-  }
-  if (gate.min_same_top && s.same_top < *gate.min_same_top) {
-    row->failures.push_back(
-        fmt::format("same top {:.4f} is below {:.4f}", s.same_top, *gate.min_same_top));
-  }
-}
-
 KldRow MakeRow(const KldOptions& options, const Stream& stream, const StreamScores& scores,
                int64_t context) {
   KldRow row;
@@ -159,13 +144,30 @@ Json RowJson(const KldResult& result, const KldRow& row) {
 
 }  // namespace
 
+std::vector<std::string> GateFailures(const KldGate& gate, const DivergenceSummary& s,
+                                      const std::string& not_informative) {
+  std::vector<std::string> failures;
+  if (gate.max_kld && s.mean > *gate.max_kld + s.mean_stderr) {
+    failures.push_back(fmt::format("mean KL {:.5f} \u00b1 {:.5f} is above {:.5f}", s.mean,
+                                   s.mean_stderr, *gate.max_kld));
+  }
+  if (gate.max_ppl_ratio && s.ppl_ratio > *gate.max_ppl_ratio) {
+    failures.push_back(
+        fmt::format("perplexity ratio {:.5f} is above {:.5f}", s.ppl_ratio, *gate.max_ppl_ratio));
+  }
+  if (gate.min_same_top && s.same_top < *gate.min_same_top) {
+    failures.push_back(
+        fmt::format("same top {:.4f} is below {:.4f}", s.same_top, *gate.min_same_top));
+  }
+  if (gate.any() && !not_informative.empty()) {
+    failures.push_back("not informative, so that no bound is proven: " + not_informative);
+  }
+  return failures;
+}
+
 void ApplyGate(KldResult* result) {
   for (KldRow& row : result->rows) {
-    row.failures.clear();
-    CheckRow(result->gate, &row);
-    if (result->gate.any() && !result->informative) {
-      row.failures.push_back("not informative, so that no bound is proven: " + result->note);
-    }
+    row.failures = GateFailures(result->gate, row.total.all, result->note);
   }
 }
 

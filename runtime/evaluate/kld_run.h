@@ -26,9 +26,12 @@ struct EvalWindows {
 };
 EvalWindows AllWindows(std::span<const EvalText> texts);
 
-// What a row must keep to pass; what is not set is not asked.
+// The mean KL that is asked for where nobody names one.
+inline constexpr double kDefaultTargetKld = 0.005;
+
+// What a row must keep to pass; what is not set is not asked. GateFailures is the rule.
 struct KldGate {
-  std::optional<double> max_kld;        // of the mean KL
+  std::optional<double> max_kld;        // of the mean KL, beyond its standard error
   std::optional<double> max_ppl_ratio;  // of the ratio of perplexities
   std::optional<double> min_same_top;   // of the share of equal most probable tokens, 0..1
   bool any() const { return max_kld || max_ppl_ratio || min_same_top; }
@@ -94,7 +97,18 @@ struct KldResult {
 // say something.
 std::string WhyNotInformative(double plain_ppl, int vocab_size);
 
-// Fills the failures of every row. A text that says nothing of a cache fails whatever was asked.
+// The rule of passing, for gates, the target of a calibration and the block `quality` of a profile
+// alike. What of `gate` these statistics do not keep, one sentence each; none: passed.
+// - A mean KL passes unless it is above its bound by more than its standard error: which windows
+// were
+//   drawn must not decide. More tokens make the error smaller and the rule stricter.
+// - A ratio of perplexities and a share of equal tokens are compared as they are.
+// - `not_informative` (of WhyNotInformative): a text that says nothing of a cache fails whatever
+// was
+//   asked.
+std::vector<std::string> GateFailures(const KldGate& gate, const DivergenceSummary& s,
+                                      const std::string& not_informative);
+// Fills the failures of every row.
 void ApplyGate(KldResult* result);
 
 // Errors of MeasureDivergence.

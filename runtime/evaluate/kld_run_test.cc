@@ -87,6 +87,26 @@ TEST(ApplyGate, PassesOnlyOnTextsThatSaySomething) {
   EXPECT_TRUE(r.passed()) << "nothing was asked";
 }
 
+// The rule that a calibration's target, a profile's block `quality` and --max-kld share.
+TEST(GateFailures, ABoundOnTheKlIsFailedBeyondItsStandardError) {
+  DivergenceSummary s;
+  s.mean = 0.0055;
+  s.mean_stderr = 0.0006;
+  s.ppl_ratio = 1.02;
+  s.ppl_ratio_stderr = 0.5;
+  KldGate gate;
+  gate.max_kld = 0.005;
+  EXPECT_TRUE(GateFailures(gate, s, "").empty());
+  s.mean_stderr = 0.0004;
+  const std::vector<std::string> above = {"mean KL 0.00550 \u00b1 0.00040 is above 0.00500"};
+  EXPECT_EQ(GateFailures(gate, s, ""), above);
+  // Ratios are compared as they are, and nothing is failed that was not asked.
+  gate = {};
+  EXPECT_TRUE(GateFailures(gate, s, "guesses").empty());
+  gate.max_ppl_ratio = 1.01;
+  EXPECT_EQ(GateFailures(gate, s, "guesses").size(), 2u);
+}
+
 // A zero of no positions would keep every bound.
 TEST_F(KldRunTest, WhatWasNotMeasuredIsNull) {
   const auto j = KldJson(Run(Options({"k4v4"}, {300})));
