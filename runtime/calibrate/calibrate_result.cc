@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "runtime/calibrate/calibrate.h"
+#include "runtime/calibrate/statistics_report.h"
 #include "runtime/evaluate/results_json.h"
 #include "runtime/evaluate/section.h"
 
@@ -16,10 +17,11 @@ struct Column {
   const char* key;
   double CalibrateLayer::*value;
   const char* format;
+  double CalibrateLayer::*error = nullptr;  // standard error, where the value has one
 };
 constexpr Column kColumns[] = {
-    {"K alone, KL", "k_kld", &CalibrateLayer::k_kld, "{:.6f}"},
-    {"V alone, KL", "v_kld", &CalibrateLayer::v_kld, "{:.6f}"},
+    {"K alone, KL", "k_kld", &CalibrateLayer::k_kld, "{:.6f}", &CalibrateLayer::k_stderr},
+    {"V alone, KL", "v_kld", &CalibrateLayer::v_kld, "{:.6f}", &CalibrateLayer::v_stderr},
     {"K bits", "k_bits", &CalibrateLayer::k_bits, "{:.2f}"},
     {"V bits", "v_bits", &CalibrateLayer::v_bits, "{:.2f}"},
     {"output error", "output_error", &CalibrateLayer::output_error, "{:.3f}"},
@@ -27,6 +29,15 @@ constexpr Column kColumns[] = {
     {"score agreement", "score_agreement", &CalibrateLayer::score_agreement, "{:.4f}"},
     {"cosine in the run", "run_cosine", &CalibrateLayer::run_cosine, "{:.4f}"},
 };
+
+// One window has no standard error: then none is shown.
+std::string Cell(const Column& c, const CalibrateLayer& layer) {
+  std::string out = fmt::format(fmt::runtime(c.format), layer.*c.value);
+  if (c.error != nullptr && layer.*c.error > 0) {
+    out += " \u00b1 " + fmt::format(fmt::runtime(c.format), layer.*c.error);
+  }
+  return out;
+}
 
 nlohmann::ordered_json HeldOutJson(const StreamScores& scores) {
   nlohmann::ordered_json j = SummaryJson(Summarize(scores.scores));
@@ -61,15 +72,19 @@ std::vector<std::vector<std::string>> HeldOutRows(const CalibrateResult& r) {
 // Without sensitivities, as in a uniform profile, there is nothing to show.
 std::string LayerTable(const CalibrateResult& r) {
   if (r.trials.empty()) return "";
+  // Cells with a standard error are wider than the names of their columns.
+  const bool errors = std::any_of(r.layers.begin(), r.layers.end(),
+                                  [](const CalibrateLayer& l) { return l.k_stderr > 0; });
+  const auto width = [&](const Column& c) {
+    constexpr size_t kWithError = std::string_view("0.000000 + 0.000000").size();
+    return std::max(std::string_view(c.name).size(), c.error != nullptr && errors ? kWithError : 0);
+  };
   std::string out = "layer";
-  for (const Column& c : kColumns) out += fmt::format("  {}", c.name);
+  for (const Column& c : kColumns) out += fmt::format("  {:>{}}", c.name, width(c));
   out += "\n";
   for (size_t l = 0; l < r.layers.size(); ++l) {
     out += fmt::format("{:>5}", l);
-    for (const Column& c : kColumns) {
-      const std::string value = fmt::format(fmt::runtime(c.format), r.layers[l].*c.value);
-      out += fmt::format("  {:>{}}", value, std::string_view(c.name).size());
-    }
+    for (const Column& c : kColumns) out += fmt::format("  {:>{}}", Cell(c, r.layers[l]), width(c));
     out += r.layers[l].raised ? "  raised\n" : "\n";
   }
   return out + "\n";
@@ -110,9 +125,10 @@ nlohmann::ordered_json CalibrateJson(const CalibrateResult& r) {
   for (size_t l = 0; l < r.layers.size(); ++l) {
     const CalibrateLayer& layer = r.layers[l];
     nlohmann::ordered_json row = {{"layer", l}};
-    for (const Column& c : kColumns) row[c.key] = layer.*c.value;
-    row["k_kld_stderr"] = layer.k_stderr;
-    row["v_kld_stderr"] = layer.v_stderr;
+    for (const Column& c : kColumns) {
+      row[c.key] = layer.*c.value;
+      if (c.error != nullptr) row[std::string(c.key) + "_stderr"] = layer.*c.error;
+    }
     row["raised"] = layer.raised;
     const LayerAttention& a = r.statistics.attention[l];
     row["attention"] = {{"sinks", a.sinks}};
@@ -147,6 +163,8 @@ nlohmann::ordered_json CalibrateJson(const CalibrateResult& r) {
 
 std::string CalibrateText(const CalibrateResult& r) {
   std::string out = LayerTable(r);
+  const std::string observed = StatisticsText(r.statistics);
+  if (!observed.empty()) out += observed + "\n";
   const auto line = [&](const std::vector<std::string>& c) {
     return fmt::format("{:<32} {:>6}  {:<19}  {:<7}  {:<8}  {}\n", c[0], c[1], c[2], c[3], c[4],
                        c[5]);
@@ -243,19 +261,20 @@ std::string CalibrateSection(const CalibrateResult& r) {
     for (size_t l = 0; l < r.layers.size(); ++l) {
       std::vector<std::string>& row = rows.emplace_back();
       row.push_back(std::to_string(l));
-      for (const Column& c : kColumns) {
-        row.push_back(fmt::format(fmt::runtime(c.format), r.layers[l].*c.value));
-      }
+      for (const Column& c : kColumns) row.push_back(Cell(c, r.layers[l]));
       if (r.layers[l].raised) raised.push_back(l);
     }
     out += TableCard(
         header, rows, raised,
-        "K alone, V alone: as in the chart of sensitivity. Output error, output cosine: of what "
+        "K alone, V alone: as in the chart of sensitivity, ± the standard error over windows. "
+        "Output error, output cosine: of what "
         "attention adds, with the chosen bits and nothing else changed (0 and 1 are exact). Score "
         "agreement: the share of attention that stays where it was. Cosine in the run: of "
         "attention "
         "outputs with all layers quantized. Shaded: raised because its attention was out of line.");
   }
+  const std::string observed = StatisticsCards(r.statistics);
+  if (!observed.empty()) out += "<br>\n" + SectionHead("What the text showed") + observed;
   if (r.log.empty()) return out;
   std::vector<std::vector<std::string>> log;
   for (const std::string& line : r.log) log.push_back({line});
