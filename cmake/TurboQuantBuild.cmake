@@ -64,6 +64,11 @@ if(TURBOQUANT_CUDA)
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
   set(CMAKE_CUDA_STANDARD 20)
   set(tq_device_source device_cuda.cc)
+  find_path(TQ_CUBLASLT_INCLUDE cublasLt.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  if(NOT TQ_CUBLASLT_INCLUDE)
+    message(STATUS "cublasLt.h was not found: no products of float weights on CUDA devices. "
+                   "NVIDIA's package: libcublas-dev of the CUDA toolkit")
+  endif()
 endif()
 
 # The include check runs once per build: an edge that architecture does not allow fails it.

@@ -6,7 +6,7 @@ include(CMakePackageConfigHelpers)
 set(tq_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/TurboQuant)
 install(DIRECTORY turboquant DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
         FILES_MATCHING PATTERN "*.h" PATTERN "*-inl.h" EXCLUDE PATTERN "*_kernels.h" EXCLUDE
-        PATTERN "*test_util.h" EXCLUDE PATTERN "*_for_test.h" EXCLUDE)
+        PATTERN "cublaslt.h" EXCLUDE PATTERN "*test_util.h" EXCLUDE PATTERN "*_for_test.h" EXCLUDE)
 
 set(tq_installed)
 foreach(folder base codec cache attention linear calibrate plan)

@@ -35,7 +35,7 @@ step() {  # NAME COMMAND...
     failed=1
   fi
 }
-device='Device.*:DeviceCache.*:DeviceAttention.*:DeviceProduct.*:OnDevice.*:WideOnDevice.*:PrefillOnDevice.*-*WithoutADevice*'
+device='Device.*:DeviceCache.*:DeviceAttention.*:DeviceProduct.*:DeviceFloatProduct.*:OnDevice.*:FloatsOnDevice.*:WideOnDevice.*:PrefillOnDevice.*-*WithoutADevice*'
 for test in base cache attention linear; do
   step "$test" "$tests/${test}_test" --gtest_filter="$device"
 done

@@ -1,8 +1,9 @@
-#include "turboquant/base/numeric.h"
 #include "turboquant/linear/device_product.h"
 
 #include <cstring>
 #include <vector>
+
+#include "turboquant/base/numeric.h"
 
 namespace tq {
 namespace {
@@ -32,6 +33,33 @@ class Reader {
   const PackedMatrix& m_;
   const WeightLayout& layout_;
 };
+
+// [out_dim][in_dim] of a float type.
+std::vector<uint8_t> FloatRows(const PackedMatrix& m) {
+  const auto bytes = static_cast<size_t>(WeightBlockBytes(m.type()));
+  const auto in_dim = static_cast<size_t>(m.in_dim());
+  std::vector<uint8_t> rows(static_cast<size_t>(m.out_dim()) * in_dim * bytes);
+  for (int64_t row = 0; row < m.out_dim(); ++row) {
+    const std::byte* const from = m.panel(row / kPanelRows) + row % kPanelRows * bytes;
+    uint8_t* const to = rows.data() + static_cast<size_t>(row) * in_dim * bytes;
+    for (size_t i = 0; i < in_dim; ++i) {
+      std::memcpy(to + i * bytes, from + i * kPanelRows * bytes, bytes);
+    }
+  }
+  return rows;
+}
+
+// All tiles of a quantized type.
+std::vector<uint8_t> ProductTiles(const PackedMatrix& m) {
+  const ProductLayout layout = ProductLayout::For(m.type(), m.in_dim());
+  const int64_t tiles = (m.out_dim() + kProductTileRows - 1) / kProductTileRows;
+  std::vector<uint8_t> data(static_cast<size_t>(tiles) * layout.tile_bytes());
+  for (int64_t t = 0; t < tiles; ++t) {
+    PackProductTile(m, layout, t * kProductTileRows,
+                    data.data() + static_cast<size_t>(t) * layout.tile_bytes());
+  }
+  return data;
+}
 
 size_t DigitBytes(int64_t num_blocks) {
   return static_cast<size_t>(num_blocks) * kActivationTiles * 32 * 8;
@@ -86,10 +114,13 @@ Status DeviceMatrix::Check(WeightType type) {
     case WeightType::kQ4_0:
     case WeightType::kQ4_1:
     case WeightType::kQ4_K:
-    case WeightType::kQ8_0: return OkStatus();
+    case WeightType::kQ8_0:
+    case WeightType::kF32:
+    case WeightType::kF16:
+    case WeightType::kBF16: return OkStatus();
     default:
       return Unsupported("cuda products: weights of type ", WeightTypeName(type),
-                         "; supported: Q4_0, Q4_1, Q4_K, Q8_0");
+                         "; supported: Q4_0, Q4_1, Q4_K, Q8_0, F32, F16, BF16");
   }
 }
 
@@ -99,13 +130,7 @@ Result<DeviceMatrix> DeviceMatrix::Upload(const PackedMatrix& matrix, const Devi
   m.type_ = matrix.type();
   m.out_dim_ = matrix.out_dim();
   m.in_dim_ = matrix.in_dim();
-  const ProductLayout layout = ProductLayout::For(m.type_, m.in_dim_);
-  const int64_t tiles = (m.out_dim_ + kProductTileRows - 1) / kProductTileRows;
-  std::vector<uint8_t> data(static_cast<size_t>(tiles) * layout.tile_bytes());
-  for (int64_t t = 0; t < tiles; ++t) {
-    PackProductTile(matrix, layout, t * kProductTileRows,
-                    data.data() + static_cast<size_t>(t) * layout.tile_bytes());
-  }
+  const std::vector<uint8_t> data = IsBlockType(m.type_) ? ProductTiles(matrix) : FloatRows(matrix);
   TQ_ASSIGN_OR_RETURN(m.data_, DeviceBuffer::Allocate(data.size()));
   TQ_RETURN_IF_ERROR(m.data_.Upload(data.data(), data.size(), 0, stream));
   TQ_RETURN_IF_ERROR(stream.Synchronize());
@@ -152,6 +177,10 @@ Status DeviceActivations::Quantize(const void* x, int rows, DeviceIo io,
 
 Status DeviceActivations::Multiply(const DeviceMatrix& matrix, void* y, DeviceIo io,
                                    const DeviceStream& stream) const {
+  if (!IsBlockType(matrix.type())) {
+    return Unsupported("cuda products: weights of type ", WeightTypeName(matrix.type()),
+                       " are floats; DeviceFloatProducts multiplies them");
+  }
   if (matrix.in_dim() != in_dim_ || rows_ == 0) {
     return InvalidArgument("cuda products: a matrix of ", matrix.in_dim(), " inputs and ", rows_,
                            " rows of ", in_dim_, " activations");

@@ -15,10 +15,12 @@
 
 namespace tq {
 
-// A matrix in device memory, in the order of the tensor cores (product_params.h).
+// A matrix in device memory: quantized weights in the order of the tensor cores
+// (product_params.h), floats as [out_dim][in_dim].
 class DeviceMatrix {
  public:
-  // OK for the types there are kernels for: Q4_0, Q4_1, Q4_K, Q8_0; else kUnsupported.
+  // OK for Q4_0, Q4_1, Q4_K and Q8_0, which DeviceActivations multiplies, and for F32, F16 and
+  // BF16, which DeviceFloatProducts does (device_float_product.h); else kUnsupported.
   static Status Check(WeightType type);
   // Waits. kResourceExhausted when the device is too small.
   static Result<DeviceMatrix> Upload(const PackedMatrix& matrix, const DeviceStream& stream);
@@ -47,8 +49,8 @@ class DeviceActivations {
 
   // x: device memory, [rows][in_dim], 1 to kMaxProductRows rows. No waiting.
   Status Quantize(const void* x, int rows, DeviceIo io, const DeviceStream& stream);
-  // y: device memory, [rows][out_dim]: the product with the rows of the last Quantize. No waiting;
-  // can be captured in a graph together with Quantize.
+  // y: device memory, [rows][out_dim]: the product with the rows of the last Quantize. Quantized
+  // weights only. No waiting; can be captured in a graph together with Quantize.
   Status Multiply(const DeviceMatrix& matrix, void* y, DeviceIo io,
                   const DeviceStream& stream) const;
 
