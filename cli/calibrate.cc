@@ -359,6 +359,7 @@ Result<int> RunCalibrate(const CalibrateFlags& flags) {
   profile.calibration->corpus_hash = corpus.report.calibration_hash;
   profile.calibration->sequences = calibration.report.sequences;  // before they were packed
   profile.calibration->date = Today();
+  profile.calibration->text = TextSketch(calibration.windows);
   CacheConfig config = loaded.model->MakeCacheConfig();
   TQ_RETURN_IF_ERROR(profile.Apply(loaded.model->StructureHash(), weights, &config, &note));
   for (const int64_t context : {int64_t{8192}, int64_t{131072}, flags.context}) {

@@ -94,6 +94,7 @@ Result<KvChoice> FromProfile(const KvModel& model, const Profile& profile, const
   if (profile.quality && !profile.quality->passed) {
     choice.notes.push_back(choice.name + ": it did not pass its own quality gate");
   }
+  if (profile.calibration) choice.calibrated_on = profile.calibration->text;
   choice.verified = note.empty() && profile.quality && profile.quality->passed;
   TQ_RETURN_IF_ERROR(ApplyWindow(flags, &choice));
   return choice;

@@ -12,6 +12,7 @@
 #include "runtime/formats/gguf.h"
 #include "turboquant/base/status.h"
 #include "turboquant/cache/cache.h"
+#include "turboquant/calibrate/text_sketch.h"
 
 namespace tq::cli {
 
@@ -44,6 +45,7 @@ struct KvChoice {
   std::vector<std::string> reasons;  // [layers * heads]: "--kv k8v4", "--pin 1,10=k8v4"
   std::vector<std::string> notes;    // for stderr
   bool verified = false;             // by the quality block of a profile of these weights
+  TextSketch calibrated_on;          // of a profile, if it says
   bool quantizes = false;            // fewer than 16 bits are asked for, if not by a window layer
 };
 

@@ -53,6 +53,22 @@ Result<std::string> ProfileToUpdate(const KldFlags& flags) {
   return folder;
 }
 
+// What is written as the quality of a profile must be of text that its calibration did not read.
+Status CheckHeldOut(const KldFlags& flags, const TextSketch& calibrated_on,
+                    const std::vector<EvalText>& texts) {
+  constexpr double kMost = 0.5;  // prompts that repeat are in both parts of any data
+  const TextOverlap seen = calibrated_on.With(AllWindows(texts).windows);
+  if (seen.certain() && seen.share() > kMost) {
+    return InvalidArgument("--update-profile: ", SeenWords(seen));
+  }
+  if (calibrated_on.empty() && flags.data.part != "held-out") {
+    PrintNote(flags.output,
+              "--update-profile: the text may hold what the calibration has seen; --part held-out "
+              "with the flags of the calibration leaves that out");
+  }
+  return OkStatus();
+}
+
 // The quality block of the profile, from what was just measured.
 Status UpdateProfile(const std::string& folder, const KldResult& r) {
   const KldRow& row = r.rows.front();
@@ -167,7 +183,12 @@ std::string TextReport(const KldResult& r, bool ppl) {
     for (const KldRow& row : r.rows) out += WorstLayers(row);
   }
   out += "\n";
-  for (const KldRow& row : r.rows) out += row.name + ": " + row.explanation + "\n";
+  for (const KldRow& row : r.rows) {
+    out += row.name + ": " + row.explanation + "\n";
+    if (const std::string seen = SeenWords(row.seen); !seen.empty()) {
+      out += row.name + ": " + seen + "\n";
+    }
+  }
   if (!r.informative) out += "Not informative: " + r.note + "\n";
   if (!r.gate.any()) return out;
   for (const KldRow& row : r.rows) {
@@ -197,12 +218,6 @@ Result<int> RunEvalKld(const KldFlags& given, const std::string& name) {
     if (!flags.gate.any()) {
       TQ_ASSIGN_OR_RETURN(flags.gate.max_kld, TargetOf(profile));
     }
-    if (flags.data.part != "held-out") {
-      PrintNote(
-          flags.output,
-          "--update-profile: the text may hold what the calibration has seen; --part held-out "
-          "with the flags of the calibration leaves that out");
-    }
   }
   TQ_ASSIGN_OR_RETURN(EvalInput input, EvalInput::Load(flags));
   TQ_ASSIGN_OR_RETURN(std::vector<KvChoice> choices, input.ChooseAll());
@@ -211,9 +226,13 @@ Result<int> RunEvalKld(const KldFlags& given, const std::string& name) {
   TQ_ASSIGN_OR_RETURN(options.floor, input.Floor());
   for (KvChoice& choice : choices) {
     options.candidates.push_back({choice.name, &input.model(), std::move(choice.config)});
+    options.calibrated_on.push_back(choice.calibrated_on);
   }
   options.texts = input.texts();
   options.gate = flags.gate;
+  if (flags.update_profile) {
+    TQ_RETURN_IF_ERROR(CheckHeldOut(flags, options.calibrated_on.front(), options.texts));
+  }
   ProgressBar progress(flags.output.quiet);
   options.measure = input.Measure(&progress);
   TQ_ASSIGN_OR_RETURN(const KldResult result, RunKld(options));

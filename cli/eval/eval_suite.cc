@@ -234,12 +234,17 @@ class Evaluations {
     options.reference = {plain.name, loaded.model.get(), std::move(plain.config)};
     options.floor = {floor.name, loaded.model.get(), std::move(floor.config)};
     options.candidates = {{choice.name, loaded.model.get(), std::move(choice.config)}};
+    options.calibrated_on = {choice.calibrated_on};
     const std::string name = flags_.data.data.empty() ? material_.text.first : "--data";
     options.texts = {{name, std::move(windows.windows)}};
     options.measure.pool = loaded.pool.get();
     options.measure.progress = Progress();
     options.measure.cancel = &InterruptFlag();
     TQ_ASSIGN_OR_RETURN(const KldResult result, RunKld(options));
+    const KldRow& row = result.rows.front();
+    if (const std::string seen = SeenWords(row.seen); !seen.empty()) {
+      PrintNote(flags_.output, row.name + ": " + seen);
+    }
     return EvaluationReport{KldJson(result), KldSection(result)};
   }
 

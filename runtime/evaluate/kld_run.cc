@@ -138,11 +138,24 @@ Json RowJson(const KldResult& result, const KldRow& row) {
     j["passed"] = row.failures.empty();
     j["failures"] = row.failures;
   }
+  if (row.seen.pieces > 0) {
+    j["seen_by_calibration"] = {{"share", row.seen.share()}, {"certain", row.seen.certain()}};
+  }
   j["kernel"] = row.kernel;
   return j;
 }
 
 }  // namespace
+
+std::string SeenWords(const TextOverlap& seen) {
+  constexpr double kGoodPart = 0.05;
+  if (!seen.certain() || seen.share() < kGoodPart) return "";
+  return fmt::format(
+      "about {:.0f} % of this text was read by its calibration, and what was seen flatters: --part "
+      "held-out with the data and flags of the calibration leaves that out, prompts that repeat "
+      "aside",
+      100 * seen.share());
+}
 
 std::vector<std::string> GateFailures(const KldGate& gate, const DivergenceSummary& s,
                                       const std::string& not_informative) {
@@ -226,6 +239,7 @@ Result<KldResult> RunKld(const KldOptions& options) {
   for (size_t c = 0; c < options.candidates.size(); ++c) {
     KldRow row = MakeRow(options, streams[c], scores[c], result.context_len);
     Judge(result.floor, result.floor_name, &row);
+    if (c < options.calibrated_on.size()) row.seen = options.calibrated_on[c].With(all.windows);
     result.rows.push_back(std::move(row));
   }
   result.note =

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/evaluate/divergence.h"
+#include "turboquant/calibrate/text_sketch.h"
 
 namespace tq {
 
@@ -41,6 +42,8 @@ struct KldOptions {
   Stream reference;  // the plain cache
   Stream floor;      // close to lossless; may be among the candidates
   std::vector<Stream> candidates;
+  // What each candidate was calibrated on, as far as known; empty or one for each candidate.
+  std::vector<TextSketch> calibrated_on;
   std::vector<EvalText> texts;
   KldGate gate;
   DivergenceOptions measure;
@@ -74,6 +77,7 @@ struct KldRow {
   KldVerdict verdict = KldVerdict::kSame;
   std::string explanation;            // of the verdict, one sentence
   std::vector<std::string> failures;  // of the gate, one sentence each; empty: passed
+  TextOverlap seen;  // what its calibration read of these texts; no pieces: not known
 };
 
 struct KldResult {
@@ -92,6 +96,10 @@ struct KldResult {
 
   static constexpr int64_t kBehind = 1024;
 };
+
+// That a calibration read a good part of the texts that its profile is measured on, in a sentence;
+// empty where it did not, or nothing is known.
+std::string SeenWords(const TextOverlap& seen);
 
 // Why texts on which the plain model has this perplexity say little about a cache; empty where they
 // say something.

@@ -107,6 +107,26 @@ TEST(GateFailures, ABoundOnTheKlIsFailedBeyondItsStandardError) {
   EXPECT_EQ(GateFailures(gate, s, "guesses").size(), 2u);
 }
 
+// A profile that is measured on what it was calibrated on flatters itself, and that is said.
+TEST_F(KldRunTest, SaysWhenTheCalibrationHasReadTheText) {
+  KldOptions options = Options({"k4v4", "k3v2"}, {1600});
+  const KldOptions others = Options({"k4v4"}, {1600, 1600});
+  options.calibrated_on = {TextSketch(options.texts[0].windows),
+                           TextSketch(others.texts[1].windows)};
+  const KldResult r = Run(options);
+  EXPECT_GT(r.rows[0].seen.share(), 0.9);
+  EXPECT_EQ(SeenWords(r.rows[0].seen).find("about 100 % of this text was read by its calibration"),
+            0u)
+      << SeenWords(r.rows[0].seen);
+  EXPECT_EQ(SeenWords(r.rows[1].seen), "");
+  const auto j = KldJson(r);
+  EXPECT_TRUE(j["rows"][0]["seen_by_calibration"]["certain"].get<bool>());
+  EXPECT_FALSE(j["rows"][1]["seen_by_calibration"]["certain"].get<bool>());
+  EXPECT_NE(KldSection(r).find("But about 100 % of this text"), std::string::npos);
+  options.calibrated_on.clear();  // of a preset nothing is known, nor of profiles of old
+  EXPECT_FALSE(KldJson(Run(options))["rows"][0].contains("seen_by_calibration"));
+}
+
 // A zero of no positions would keep every bound.
 TEST_F(KldRunTest, WhatWasNotMeasuredIsNull) {
   const auto j = KldJson(Run(Options({"k4v4"}, {300})));

@@ -112,6 +112,7 @@ std::string KldSection(const KldResult& r) {
   for (const KldRow& row : r.rows) {
     std::string text = row.name + ": " + row.explanation + ".";
     for (const std::string& f : row.failures) text += " Below the gate: " + f + ".";
+    if (const std::string seen = SeenWords(row.seen); !seen.empty()) text += " But " + seen + ".";
     out += SectionText(text);
   }
   if (!r.informative) out += SectionText("Not informative: " + r.note + ".");

@@ -14,6 +14,7 @@
 #include "turboquant/base/sinks.h"
 #include "turboquant/base/status.h"
 #include "turboquant/cache/cache.h"
+#include "turboquant/calibrate/text_sketch.h"
 #include "turboquant/codec/codec.h"
 
 namespace tq {
@@ -36,6 +37,7 @@ struct ProfileCalibration {
   double budget_bits = 0;  // 0: none was given
   double target_kld = 0;   // 0: none was given
   std::string date;        // "2026-11-30"
+  TextSketch text = {};    // of the windows that were read; none in profiles of old
 };
 
 // Quality as measured when the profile was made; absent in a profile that was not verified.

@@ -72,6 +72,7 @@ Json ProvenanceToJson(const ProfileCalibration& c) {
   if (c.budget_bits > 0) j["budget_bits"] = c.budget_bits;
   if (c.target_kld > 0) j["target_kld"] = c.target_kld;
   if (!c.date.empty()) j["date"] = c.date;
+  if (!c.text.empty()) j["text_sketch"] = c.text.ToString();
   return j;
 }
 
@@ -105,6 +106,11 @@ Status ReadProvenance(Fields& top, const std::string& name, Profile* p) {
     TQ_RETURN_IF_ERROR(c.Number("budget_bits", &out.budget_bits));
     TQ_RETURN_IF_ERROR(c.Number("target_kld", &out.target_kld));
     TQ_RETURN_IF_ERROR(c.String("date", &out.date));
+    std::string sketch;
+    TQ_RETURN_IF_ERROR(c.String("text_sketch", &sketch));
+    Result<TextSketch> text = TextSketch::Parse(sketch);
+    if (!text.ok()) return text.status().WithContext(StrCat(name, ": calibration.text_sketch"));
+    out.text = *std::move(text);
   }
   if (const Json* quality = top.Get("quality")) {
     Fields q(*quality, StrCat(name, ": quality"));

@@ -71,6 +71,9 @@ TEST(Profile, RoundTripsThroughAFolder) {
   }
   p.calibration =
       ProfileCalibration{0x123456789abcdef0u, 48, 98304, 2048, "kld", 2.75, 0.005, "2026-11-30"};
+  std::vector<std::vector<int32_t>> read(1);
+  for (int32_t t = 0; t < 5000; ++t) read[0].push_back(t);
+  p.calibration->text = TextSketch{read};
   p.quality = ProfileQuality{.held_out_tokens = 1000,
                              .windows = 8,
                              .kld_mean = 0.004,
@@ -95,6 +98,8 @@ TEST(Profile, RoundTripsThroughAFolder) {
   EXPECT_EQ(q->quality->kld_mean, 0.004);
   EXPECT_EQ(q->quality->gate_kld_mean, 0.005);
   EXPECT_EQ(q->calibration->corpus_hash, p.calibration->corpus_hash);
+  EXPECT_EQ(q->calibration->text, p.calibration->text);
+  EXPECT_FALSE(q->calibration->text.empty());
   EXPECT_EQ(q->bits_all_counted, p.bits_all_counted);
   EXPECT_TRUE(q->notes.empty()) << q->notes[0];
   EXPECT_EQ(q->ToJson(), p.ToJson());
