@@ -48,6 +48,7 @@ class EvalInput {
   Model& baseline() { return baseline_ ? *baseline_->model : *loaded_.model; }
   bool is_pair() const { return baseline_.has_value(); }
   const LoadedModel& loaded() const { return loaded_; }
+  ThreadPool& pool() { return *loaded_.pool; }
   const KvModel& kv_model() const { return kv_model_; }
   const std::vector<EvalText>& texts() const { return texts_; }
 

@@ -10,6 +10,7 @@
 #include "cli/eval/eval.h"
 #include "cli/eval/eval_input.h"
 #include "cli/table.h"
+#include "runtime/evaluate/f32_model.h"
 #include "runtime/model/model_profile.h"
 #include "turboquant/base/file.h"
 #include "turboquant/base/isa.h"
@@ -20,7 +21,7 @@ namespace {
 
 struct KldFlags : EvalFlags {
   KldGate gate;
-  bool update_profile = false;
+  bool update_profile = false, f32_floor = false;
 };
 
 // What a profile must keep where --update-profile names no gate: the target that it was calibrated
@@ -178,6 +179,7 @@ std::string TextReport(const KldResult& r, bool ppl) {
       "KL {:.6f}, same top {:.2f} %.\n",
       FormatCount(r.floor.all.positions), r.floor.all.ppl_ref, r.floor_name, r.floor.all.mean,
       100 * r.floor.all.same_top);
+  if (r.f32_floor) out += F32FloorWords(*r.f32_floor) + "\n";
   if (!ppl) {
     out += "\n" + PositionTable(r) + "\n";
     for (const KldRow& row : r.rows) out += WorstLayers(row);
@@ -204,6 +206,7 @@ std::string CommandLine(const KldFlags& flags, const std::string& name) {
   if (flags.gate.max_ppl_ratio)
     out += fmt::format(" --max-ppl-ratio {}", *flags.gate.max_ppl_ratio);
   if (flags.gate.min_same_top) out += fmt::format(" --min-same-top {}", *flags.gate.min_same_top);
+  if (flags.f32_floor) out += " --f32-floor";
   if (flags.update_profile) out += " --update-profile";
   return out;
 }
@@ -224,6 +227,8 @@ Result<int> RunEvalKld(const KldFlags& given, const std::string& name) {
   KldOptions options;
   TQ_ASSIGN_OR_RETURN(options.reference, input.Reference());
   TQ_ASSIGN_OR_RETURN(options.floor, input.Floor());
+  F32Model f32(input.baseline(), input.pool());
+  if (flags.f32_floor) options.f32_floor = {"32 bits", &f32, options.reference.config};
   for (KvChoice& choice : choices) {
     options.candidates.push_back({choice.name, &input.model(), std::move(choice.config)});
     options.calibrated_on.push_back(choice.calibrated_on);
@@ -268,6 +273,9 @@ Command Add(CLI::App& app, const std::string& name, const std::string& what,
       ->add_option("--min-same-top", flags->gate.min_same_top,
                    "Exit with 1 when the share of equal most probable tokens is below this")
       ->type_name("0..1");
+  command->add_flag("--f32-floor", flags->f32_floor,
+                    "Measure what the plain cache itself costs, beside keys and values of 32 bits: "
+                    "plain loops, slow at long contexts");
   if (name == "kld") {
     command->add_flag("--update-profile", flags->update_profile,
                       "Write what was measured into the profile that --kv names, as its quality "

@@ -147,6 +147,13 @@ Json RowJson(const KldResult& result, const KldRow& row) {
 
 }  // namespace
 
+std::string F32FloorWords(const KldStatistics& floor) {
+  return fmt::format(
+      "The plain cache beside keys and values of 32 bits: mean KL {:.2g} \u00b1 {:.1g}, same top "
+      "{:.2f} %.",
+      floor.all.mean, floor.all.mean_stderr, 100 * floor.all.same_top);
+}
+
 std::string SeenWords(const TextOverlap& seen) {
   constexpr double kGoodPart = 0.05;
   if (!seen.certain() || seen.share() < kGoodPart) return "";
@@ -226,6 +233,7 @@ Result<KldResult> RunKld(const KldOptions& options) {
   const auto floor_at =
       static_cast<size_t>(std::find_if(streams.begin(), streams.end(), is_floor) - streams.begin());
   if (floor_at == streams.size()) streams.push_back(options.floor);
+  if (options.f32_floor) streams.push_back(*options.f32_floor);
   DivergenceOptions measure = options.measure;
   measure.keep_scores = true;
   measure.head_cosine = std::all_of(streams.begin(), streams.end(), [&](const Stream& s) {
@@ -236,6 +244,10 @@ Result<KldResult> RunKld(const KldOptions& options) {
   result.floor_name = options.floor.name;
   result.floor = Statistics(result.floor_name, scores[floor_at], 0,
                             scores[floor_at].window_means.size(), true);
+  if (options.f32_floor) {
+    result.f32_floor = Statistics(options.f32_floor->name, scores.back(), 0,
+                                  scores.back().window_means.size(), false);
+  }
   for (size_t c = 0; c < options.candidates.size(); ++c) {
     KldRow row = MakeRow(options, streams[c], scores[c], result.context_len);
     Judge(result.floor, result.floor_name, &row);
@@ -263,6 +275,12 @@ Json KldJson(const KldResult& result) {
                 {"kld_mean", result.floor.all.mean},
                 {"same_top", result.floor.all.same_top},
                 {"ppl_ratio", result.floor.all.ppl_ratio}};
+  if (result.f32_floor) {
+    j["floor_f32"] = {{"kld_mean", result.f32_floor->all.mean},
+                      {"kld_stderr", result.f32_floor->all.mean_stderr},
+                      {"same_top", result.f32_floor->all.same_top},
+                      {"ppl_ratio", result.f32_floor->all.ppl_ratio}};
+  }
   if (result.gate.any()) {
     Json& gate = j["gate"];
     if (result.gate.max_kld) gate["max_kld"] = *result.gate.max_kld;

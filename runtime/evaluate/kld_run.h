@@ -41,6 +41,9 @@ struct KldGate {
 struct KldOptions {
   Stream reference;  // the plain cache
   Stream floor;      // close to lossless; may be among the candidates
+  // A second floor that nothing is judged by: the model with keys and values of 32 bits (F32Model),
+  // which shows what the plain cache itself costs.
+  std::optional<Stream> f32_floor;
   std::vector<Stream> candidates;
   // What each candidate was calibrated on, as far as known; empty or one for each candidate.
   std::vector<TextSketch> calibrated_on;
@@ -87,6 +90,7 @@ struct KldResult {
   int64_t first_scored = 0;
   std::string floor_name;
   KldStatistics floor;
+  std::optional<KldStatistics> f32_floor;
   std::vector<KldRow> rows;  // in the order of the candidates
   KldGate gate;
   // False when the plain model hardly predicts these texts: then they say nothing about a cache.
@@ -96,6 +100,9 @@ struct KldResult {
 
   static constexpr int64_t kBehind = 1024;
 };
+
+// What the 16 bits of the plain cache cost, in a sentence.
+std::string F32FloorWords(const KldStatistics& floor);
 
 // That a calibration read a good part of the texts that its profile is measured on, in a sentence;
 // empty where it did not, or nothing is known.

@@ -130,7 +130,8 @@ std::string KldSection(const KldResult& r) {
                    rows, totals,
                    fmt::format("KL in nats. Noise floor: {} has a mean KL of {:.6f}. Perplexity of "
                                "the plain cache: {:.3f}.",
-                               r.floor_name, r.floor.all.mean, r.floor.all.ppl_ref));
+                               r.floor_name, r.floor.all.mean, r.floor.all.ppl_ref) +
+                       (r.f32_floor ? " " + F32FloorWords(*r.f32_floor) : ""));
   std::vector<Chart> charts = {ByPositionChart(r), Percentiles(r)};
   if (!r.rows.empty() && !r.rows.front().layer_cosine.empty()) charts.push_back(ByLayerChart(r));
   if (r.rows.size() > 1) charts.push_back(BitsChart(r));

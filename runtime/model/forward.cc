@@ -175,6 +175,7 @@ Status LlamaModel::RunLayers(KvCache& cache, std::span<const ForwardItem> items,
     const int rope = &a.rope_of(l) == &a.rope ? 0 : 1;
     b.ApplyRope(rope, q, a.num_q_heads, a.head_dim);
     b.ApplyRope(rope, k, a.num_kv_heads, a.head_dim);
+    if (row_probe_) row_probe_(l, k, v);
     TQ_RETURN_IF_ERROR(b.Append(cache, l, appends));
     params.sinks = w.sinks.empty() ? nullptr : w.sinks.data();
     if (attention_probe_) attention_probe_(l, cache, params, queries);

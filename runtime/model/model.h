@@ -66,6 +66,10 @@ class Model {
   void set_attention_probe(AttentionProbe probe) { attention_probe_ = std::move(probe); }
   // The same after the attention: `out` of the items holds its result.
   void set_output_probe(AttentionProbe probe) { output_probe_ = std::move(probe); }
+  // Sees keys (after RoPE) and values of every layer before the cache rounds them, [rows of the
+  // call][num_kv_heads][head_dim].
+  using RowProbe = std::function<void(int layer, const float* k, const float* v)>;
+  void set_row_probe(RowProbe probe) { row_probe_ = std::move(probe); }
   // Sees the residual stream that enters each layer, [rows of the call][hidden_dim].
   using LayerProbe = std::function<void(int layer, std::span<const float> hidden)>;
   void set_layer_probe(LayerProbe probe) { layer_probe_ = std::move(probe); }
@@ -105,6 +109,7 @@ class Model {
   Architecture arch_;
   std::unique_ptr<GgufFile> file_;
   AttentionProbe attention_probe_, output_probe_;
+  RowProbe row_probe_;
   LayerProbe layer_probe_;
   InputProbe input_probe_;
 };
