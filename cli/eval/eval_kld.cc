@@ -57,11 +57,11 @@ Result<std::string> ProfileToUpdate(const KldFlags& flags) {
 // What is written as the quality of a profile must be of text that its calibration did not read.
 Status CheckHeldOut(const KldFlags& flags, const TextSketch& calibrated_on,
                     const std::vector<EvalText>& texts) {
-  constexpr double kMost = 0.5;  // prompts that repeat are in both parts of any data
+  // Prompts that repeat are in both parts of any data.
+  const double most = flags.data.part == "held-out" ? 0.5 : 0;
   const TextOverlap seen = calibrated_on.With(AllWindows(texts).windows);
-  if (seen.certain() && seen.share() > kMost) {
-    return InvalidArgument("--update-profile: ", SeenWords(seen));
-  }
+  const std::string words = SeenWords(seen);
+  if (!words.empty() && seen.share() > most) return InvalidArgument("--update-profile: ", words);
   if (calibrated_on.empty() && flags.data.part != "held-out") {
     PrintNote(flags.output,
               "--update-profile: the text may hold what the calibration has seen; --part held-out "

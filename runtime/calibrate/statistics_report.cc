@@ -199,7 +199,7 @@ std::string StatisticsCards(const ModelStatistics& s) {
     row.push_back(Percent(o.attention(l).sinks));
     for (const size_t d : o.distances()) row.push_back(Percent(o.attention(l).beyond[d]));
     const auto mean = [&](double (*of_head)(const HeadStatistics&)) {
-      return fmt::format("{:.3g}", o.MeanOverHeads(l, of_head));
+      return fmt::format("{:#.3g}", o.MeanOverHeads(l, of_head));
     };
     outliers.categories.push_back(std::to_string(l));
     const auto largest = [&](VectorStatistics::Outlier HeadStatistics::*of, ChartSeries* bars) {
