@@ -62,6 +62,10 @@ TEST(Calibrate, SearchAndProofReadAtLeastTwoWindows) {
   EXPECT_EQ(r->held_out.window_means.size(), kCalibrateLeastWindows);
   EXPECT_EQ(r->profile.quality->windows, static_cast<int64_t>(kCalibrateLeastWindows));
   EXPECT_GT(r->gain_stderr, 0);
+  // The sites read one: no error can be told, and none is shown.
+  EXPECT_EQ(r->layers[0].k_stderr, 0);
+  const std::string text = CalibrateText(*r);
+  EXPECT_EQ(text.substr(0, text.find("observed on")).find("\u00b1"), std::string::npos) << text;
 
   // The search's are not the sites': the same cache over windows 1 and 2 shows the same.
   CacheConfig chosen = model.MakeCacheConfig();

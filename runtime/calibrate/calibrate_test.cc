@@ -1,5 +1,6 @@
 #include "runtime/calibrate/calibrate.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,6 +50,13 @@ TEST(Calibrate, APlantedLayerIsFoundAndRaised) {
   EXPECT_LE(r->uniform_bits, r->chosen.bits);
   EXPECT_LT(r->held_out.kld.mean(), 0.8 * r->held_out_uniform.kld.mean());
   EXPECT_EQ(r->profile.quality->held_out_tokens, 3 * 420);
+  // How well each was measured stands beside it.
+  const CalibrateLayer& found = r->layers[2];
+  EXPECT_GT(found.k_stderr, 0);
+  const std::string cell = fmt::format("{:.6f} \u00b1 {:.6f}", found.k_kld, found.k_stderr);
+  EXPECT_NE(CalibrateText(*r).find(cell), std::string::npos) << CalibrateText(*r);
+  EXPECT_NE(CalibrateSection(*r).find("<td>" + cell + "</td>"), std::string::npos);
+  EXPECT_EQ(CalibrateJson(*r)["by_layer"][2]["k_kld_stderr"].get<double>(), found.k_stderr);
 }
 
 TEST(Calibrate, APlantedHeadIsFoundAndRaised) {
