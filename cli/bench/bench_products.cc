@@ -120,7 +120,7 @@ class ProductBench {
         const PackedMatrix packed,
         PackedMatrix::Pack(type, shape.out_dim, shape.in_dim, FileRows(type, shape), {}, pool_));
     // Copies enough that a run reads several times the L2 cache.
-    TQ_ASSIGN_OR_RETURN(DeviceMatrix first, DeviceMatrix::Upload(packed, stream_));
+    TQ_ASSIGN_OR_RETURN(DeviceMatrix first, DeviceMatrix::Upload(packed, stream_, &pool_));
     const size_t bytes = first.bytes();
     const size_t copies = std::max<size_t>(2, DivCeil<size_t>(6 * l2_bytes_, bytes));
     std::vector<DeviceMatrix> matrices;

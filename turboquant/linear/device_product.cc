@@ -1,5 +1,6 @@
 #include "turboquant/linear/device_product.h"
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -34,31 +35,16 @@ class Reader {
   const WeightLayout& layout_;
 };
 
-// [out_dim][in_dim] of a float type.
-std::vector<uint8_t> FloatRows(const PackedMatrix& m) {
+// Rows [first, first + kProductTileRows) of a float type, [row][in_dim].
+void PackFloatRows(const PackedMatrix& m, int64_t first, uint8_t* to) {
   const auto bytes = static_cast<size_t>(WeightBlockBytes(m.type()));
-  const auto in_dim = static_cast<size_t>(m.in_dim());
-  std::vector<uint8_t> rows(static_cast<size_t>(m.out_dim()) * in_dim * bytes);
-  for (int64_t row = 0; row < m.out_dim(); ++row) {
+  const int64_t end = std::min(first + kProductTileRows, m.out_dim());
+  for (int64_t row = first; row < end; ++row) {
     const std::byte* const from = m.panel(row / kPanelRows) + row % kPanelRows * bytes;
-    uint8_t* const to = rows.data() + static_cast<size_t>(row) * in_dim * bytes;
-    for (size_t i = 0; i < in_dim; ++i) {
-      std::memcpy(to + i * bytes, from + i * kPanelRows * bytes, bytes);
+    for (int64_t i = 0; i < m.in_dim(); ++i, to += bytes) {
+      std::memcpy(to, from + i * kPanelRows * bytes, bytes);
     }
   }
-  return rows;
-}
-
-// All tiles of a quantized type.
-std::vector<uint8_t> ProductTiles(const PackedMatrix& m) {
-  const ProductLayout layout = ProductLayout::For(m.type(), m.in_dim());
-  const int64_t tiles = (m.out_dim() + kProductTileRows - 1) / kProductTileRows;
-  std::vector<uint8_t> data(static_cast<size_t>(tiles) * layout.tile_bytes());
-  for (int64_t t = 0; t < tiles; ++t) {
-    PackProductTile(m, layout, t * kProductTileRows,
-                    data.data() + static_cast<size_t>(t) * layout.tile_bytes());
-  }
-  return data;
 }
 
 size_t DigitBytes(int64_t num_blocks) {
@@ -124,13 +110,30 @@ Status DeviceMatrix::Check(WeightType type) {
   }
 }
 
-Result<DeviceMatrix> DeviceMatrix::Upload(const PackedMatrix& matrix, const DeviceStream& stream) {
+Result<DeviceMatrix> DeviceMatrix::Upload(const PackedMatrix& matrix, const DeviceStream& stream,
+                                          ThreadPool* pool) {
   TQ_RETURN_IF_ERROR(Check(matrix.type()));
   DeviceMatrix m;
   m.type_ = matrix.type();
   m.out_dim_ = matrix.out_dim();
   m.in_dim_ = matrix.in_dim();
-  const std::vector<uint8_t> data = IsBlockType(m.type_) ? ProductTiles(matrix) : FloatRows(matrix);
+  const bool floats = !IsBlockType(m.type_);
+  const ProductLayout layout = ProductLayout::For(m.type_, m.in_dim_);
+  const auto row_bytes = static_cast<size_t>(m.in_dim_ * WeightBlockBytes(m.type_));
+  const auto tiles = static_cast<size_t>((m.out_dim_ + kProductTileRows - 1) / kProductTileRows);
+  const size_t tile_bytes = floats ? kProductTileRows * row_bytes : layout.tile_bytes();
+  std::vector<uint8_t> data(floats ? static_cast<size_t>(m.out_dim_) * row_bytes
+                                   : tiles * tile_bytes);
+  const auto pack = [&](size_t tile, int) {
+    const auto first = static_cast<int64_t>(tile) * kProductTileRows;
+    uint8_t* const to = data.data() + tile * tile_bytes;
+    floats ? PackFloatRows(matrix, first, to) : PackProductTile(matrix, layout, first, to);
+  };
+  if (pool != nullptr) {
+    pool->ParallelFor(tiles, pack);
+  } else {
+    for (size_t tile = 0; tile < tiles; ++tile) pack(tile, 0);
+  }
   TQ_ASSIGN_OR_RETURN(m.data_, DeviceBuffer::Allocate(data.size()));
   TQ_RETURN_IF_ERROR(m.data_.Upload(data.data(), data.size(), 0, stream));
   TQ_RETURN_IF_ERROR(stream.Synchronize());

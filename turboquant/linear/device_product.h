@@ -10,6 +10,7 @@
 
 #include "turboquant/base/device.h"
 #include "turboquant/base/status.h"
+#include "turboquant/base/thread_pool.h"
 #include "turboquant/linear/product_params.h"
 #include "turboquant/linear/weight.h"
 
@@ -22,8 +23,10 @@ class DeviceMatrix {
   // OK for Q4_0, Q4_1, Q4_K and Q8_0, which DeviceActivations multiplies, and for F32, F16 and
   // BF16, which DeviceFloatProducts does (device_float_product.h); else kUnsupported.
   static Status Check(WeightType type);
-  // Waits. kResourceExhausted when the device is too small.
-  static Result<DeviceMatrix> Upload(const PackedMatrix& matrix, const DeviceStream& stream);
+  // Waits. kResourceExhausted when the device is too small. Reordered by `pool`, or without one by
+  // the calling thread.
+  static Result<DeviceMatrix> Upload(const PackedMatrix& matrix, const DeviceStream& stream,
+                                     ThreadPool* pool = nullptr);
 
   // Another matrix with the same numbers.
   Result<DeviceMatrix> Copy(const DeviceStream& stream) const;

@@ -90,16 +90,20 @@ class OnDevice : public testing::Test {
   // y = W x into poisoned memory.
   std::vector<float> Times(const PackedMatrix& m, const std::vector<float>& x, int rows) {
     const auto matrix = DeviceMatrix::Upload(m, *stream_);
-    auto activations = DeviceActivations::Create(m.in_dim(), *stream_);
-    EXPECT_TRUE(matrix.ok() && activations.ok());
-    std::vector<float> y(static_cast<size_t>(rows * m.out_dim()));
+    EXPECT_TRUE(matrix.ok()) << matrix.status().ToString();
+    return Times(*matrix, x, rows);
+  }
+  std::vector<float> Times(const DeviceMatrix& matrix, const std::vector<float>& x, int rows) {
+    auto activations = DeviceActivations::Create(matrix.in_dim(), *stream_);
+    EXPECT_TRUE(activations.ok()) << activations.status().ToString();
+    std::vector<float> y(static_cast<size_t>(rows * matrix.out_dim()));
     const auto x_device = *DeviceBuffer::Allocate(x.size() * 4);
     const auto y_device = *DeviceBuffer::Allocate(y.size() * 4);
     EXPECT_TRUE(x_device.Upload(x.data(), x.size() * 4, 0, *stream_).ok());
     EXPECT_TRUE(y_device.Fill(0xff, *stream_).ok());
     Status s = activations->Quantize(x_device.data(), rows, DeviceIo::kF32, *stream_);
     EXPECT_TRUE(s.ok()) << s.ToString();
-    s = activations->Multiply(*matrix, y_device.data(), DeviceIo::kF32, *stream_);
+    s = activations->Multiply(matrix, y_device.data(), DeviceIo::kF32, *stream_);
     EXPECT_TRUE(s.ok()) << s.ToString();
     EXPECT_TRUE(y_device.Download(y.data(), y.size() * 4, 0, *stream_).ok());
     s = stream_->Synchronize();
@@ -111,7 +115,27 @@ class OnDevice : public testing::Test {
 };
 
 // Against products in double precision: activations are rounded by at most half a step, 1/65024 of
-// the largest of their block, which is below 1; sums in float32.
+// the largest of their block, which is below 1; sums in float32. Of every step-th output.
+void ExpectClose(const PackedMatrix& m, const std::vector<float>& x, int rows,
+                 const std::vector<float>& y, int64_t step) {
+  std::vector<float> w(static_cast<size_t>(m.in_dim()));
+  for (int64_t o = 0; o < m.out_dim(); o += step) {
+    m.DecodeRow(o, w.data());
+    for (int row = 0; row < rows; ++row) {
+      double want = 0, magnitude = 0;
+      for (int64_t i = 0; i < m.in_dim(); ++i) {
+        want += static_cast<double>(w[static_cast<size_t>(i)]) *
+                x[static_cast<size_t>(row * m.in_dim() + i)];
+        magnitude += std::abs(w[static_cast<size_t>(i)]);
+      }
+      ASSERT_NEAR(y[static_cast<size_t>(row * m.out_dim() + o)], want,
+                  magnitude * (1.0 / 65024 + 4e-6))
+          << WeightTypeName(m.type()) << " " << m.out_dim() << " x " << m.in_dim() << ", row "
+          << row << " of " << rows << ", output " << o;
+    }
+  }
+}
+
 TEST_F(OnDevice, IsCloseToTheExactProduct) {
   for (const WeightType type : kTypes) {
     const bool super = type == WeightType::kQ4_K;
@@ -120,25 +144,25 @@ TEST_F(OnDevice, IsCloseToTheExactProduct) {
         const PackedMatrix m = RandomMatrix(type, out_dim, in_dim, 7);
         for (const int rows : {1, 2, 4, 5, 8, 9, 16}) {
           const std::vector<float> x = RandomVector(static_cast<size_t>(rows * in_dim), 3);
-          const std::vector<float> y = Times(m, x, rows);
-          std::vector<float> w(static_cast<size_t>(in_dim));
-          for (int64_t o = 0; o < out_dim; ++o) {
-            m.DecodeRow(o, w.data());
-            for (int row = 0; row < rows; ++row) {
-              double want = 0, magnitude = 0;
-              for (int64_t i = 0; i < in_dim; ++i) {
-                want += static_cast<double>(w[static_cast<size_t>(i)]) *
-                        x[static_cast<size_t>(row * in_dim + i)];
-                magnitude += std::abs(w[static_cast<size_t>(i)]);
-              }
-              ASSERT_NEAR(y[static_cast<size_t>(row * out_dim + o)], want,
-                          magnitude * (1.0 / 65024 + 4e-6))
-                  << WeightTypeName(type) << " " << out_dim << " x " << in_dim << ", row " << row
-                  << " of " << rows << ", output " << o;
-            }
-          }
+          ExpectClose(m, x, rows, Times(m, x, rows), 1);
+          if (HasFatalFailure()) return;
         }
       }
+    }
+  }
+}
+
+TEST_F(OnDevice, ManyTilesForEachMultiprocessor) {
+  const int64_t out_dim = 16 * 5 * GetCudaDeviceInfo()->num_multiprocessors - 11, in_dim = 2304;
+  ThreadPool pool(0);
+  for (const WeightType type : kTypes) {
+    const PackedMatrix m = RandomMatrix(type, out_dim, in_dim, 7);
+    const auto matrix = DeviceMatrix::Upload(m, *stream_, &pool);
+    ASSERT_TRUE(matrix.ok()) << matrix.status().ToString();
+    for (const int rows : {1, 6, 15}) {
+      const std::vector<float> x = RandomVector(static_cast<size_t>(rows * in_dim), 3);
+      ExpectClose(m, x, rows, Times(*matrix, x, rows), 7);
+      if (HasFatalFailure()) return;
     }
   }
 }
