@@ -80,15 +80,18 @@ class Blame {
     for (BlameEntry& e : apart) {
       (e.site.head < 0 ? result_.sides : result_.heads).push_back(std::move(e));
     }
-    TQ_RETURN_IF_ERROR(MeasureJoint());
     result_.note = WhyNotInformative(plain_ppl_, arch.vocab_size);
     const BlameEntry& most = result_.layers.front();
     const double clear = ClearErrors(result_.layers.size());
-    if (result_.note.empty() && most.recovered < clear * most.recovered_stderr) {
+    if (most.recovered >= clear * most.recovered_stderr) {
+      TQ_RETURN_IF_ERROR(MeasureJoint());
+    } else if (result_.note.empty()) {
+      // What is clear beside it recovers less than it: pins of that would mislead.
       result_.note = fmt::format(
-          "no layer recovers more than {:.1f} times its standard error, which the best of {} "
-          "reaches by chance: more or longer windows are needed",
-          clear, result_.layers.size());
+          "layer {}, which recovers the most, does so by {:.1f} times its standard error, and the "
+          "best of {} reaches {:.1f} by chance: more or longer windows are needed before pins can "
+          "be named",
+          most.site.layer, most.recovered / most.recovered_stderr, result_.layers.size(), clear);
     }
     result_.informative = result_.note.empty();
     return std::move(result_);

@@ -71,6 +71,20 @@ TEST_F(BlameTest, RanksEveryLayerSideAndHead) {
   EXPECT_NE(html.find(kJointNote), std::string::npos);
 }
 
+// Where even the layer that recovers the most may do so by chance, nothing is recommended.
+TEST_F(BlameTest, NamesNoPinsThatMayBeChance) {
+  BlameOptions o = Options(model_.Config("k8v8"));
+  for (HeadFormat& f : o.candidate.config.formats) f.k = ParsePreset("k6v8")->k;
+  o.texts[0].windows.resize(1);
+  o.texts[0].windows[0].resize(400);
+  const Result<BlameResult> r = RunBlame(o);
+  ASSERT_TRUE(r.ok()) << r.status().ToString();
+  const BlameEntry& most = r->layers[0];
+  ASSERT_LT(most.recovered, ClearErrors(2) * most.recovered_stderr) << "or nothing is shown";
+  EXPECT_EQ(r->joint.pin, "");
+  EXPECT_FALSE(BlameJson(*r).contains("joint"));
+}
+
 // The figures come from sums that are kept while the text streams by: the same as those of all
 // scores, whatever is in memory at once.
 TEST_F(BlameTest, FiguresAreThoseOfAllScores) {

@@ -149,7 +149,7 @@ Json RowJson(const KldResult& result, const KldRow& row) {
 
 std::string F32FloorWords(const KldStatistics& floor) {
   return fmt::format(
-      "The plain cache beside keys and values of 32 bits: mean KL {:.2g} \u00b1 {:.1g}, same top "
+      "The plain cache beside keys and values of 32 bits: mean KL {:.7f} \u00b1 {:.7f}, same top "
       "{:.2f} %.",
       floor.all.mean, floor.all.mean_stderr, 100 * floor.all.same_top);
 }
