@@ -182,11 +182,14 @@ class Blame {
   }
 
   Status MeasureJoint() {
+    constexpr double kLeastShare = 0.02;
     std::vector<const BlameEntry*> by_price;
     const double clear = ClearErrors(result_.layers.size() + result_.sides.size());
     for (const auto* list : {&result_.layers, &result_.sides}) {
       for (const BlameEntry& e : *list) {
-        if (e.recovered > clear * e.recovered_stderr && e.cost_bytes > 0) by_price.push_back(&e);
+        // What is clear may still be next to nothing: not worth its bytes.
+        const bool worth = e.recovered > kLeastShare * result_.kld && e.cost_bytes > 0;
+        if (worth && e.recovered > clear * e.recovered_stderr) by_price.push_back(&e);
       }
     }
     std::stable_sort(by_price.begin(), by_price.end(),
