@@ -311,7 +311,9 @@ Result<int> Run(Flags flags) {
   if (result.count.failed > 0 && flags.candidate.url.empty()) {
     text += "Next, for the layers and heads that cost the most:\n  tq eval blame" +
             flags.LocalCommandLine() + " " + flags.data.CommandLine(DataFlags::ShownIn::kTerminal) +
-            fmt::format(" --context {} --windows {}\n", flags.context, flags.windows);
+            // Windows as here, but two of them: of one, little is clear beyond chance.
+            fmt::format(" --cut packed --context {} --windows {}\n", flags.context,
+                        std::max(flags.windows, 2));
   }
   TQ_RETURN_IF_ERROR(PrintTask(flags, responders, command,
                                {title, SuiteJson(result), SuiteSection(result), std::move(text)}));
