@@ -44,7 +44,7 @@ DecodeEntry EntryFor(int head_dim, int rows, DecodeVariant variant) {
 
 size_t SharedBytes(const DecodeEntry& kernel, uint32_t stage_bytes, int num_kv_heads,
                    uint32_t center_bytes, int num_warps) {
-  return kernel.center_offset(num_kv_heads) + center_bytes +
+  return kernel.rings_offset(num_kv_heads, center_bytes) +
          static_cast<size_t>(num_warps) * kernel.warp_bytes(stage_bytes);
 }
 

@@ -7,8 +7,8 @@ namespace tq {
 
 struct DecodeEntry {
   void (*function)(DecodeParams) = nullptr;
-  // Of shared memory: where the table of a centre begins, and what a warp needs behind it.
-  size_t (*center_offset)(int num_kv_heads) = nullptr;
+  // Of shared memory: where the warps' parts begin, and how large each is.
+  size_t (*rings_offset)(int num_kv_heads, uint32_t center_bytes) = nullptr;
   size_t (*warp_bytes)(uint32_t stage_bytes) = nullptr;
   int max_warps = 0;  // of a thread block that has a multiprocessor for itself
 };

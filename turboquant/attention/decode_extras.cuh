@@ -15,11 +15,12 @@ struct CenterStarts {
   float4 values[2];
 };
 
-// scores[n][2 t + h] += centre of token 16 (first_tile + t) + 8 h + r of the block; see
-// DecodeCenter. `digits`: its table. Scores have been made smaller by CenterBias.
+// scores[n][2 t + h] += factor[n] x centre of token 16 (first_tile + t) + 8 h + r of the block; see
+// DecodeCenter. `digits`: its table.
 template <int kDim, int kTiles, int kTokenTiles>
 __device__ __forceinline__ void AddCenter(const uint4* digits, const CenterStarts& start,
-                                          const Shared<kDim, kTiles>& sh, int first_tile, int lane,
+                                          const Shared<kDim, kTiles>& sh,
+                                          const float (&factor)[kTiles], int first_tile, int lane,
                                           float (&scores)[kTiles][2 * kTokenTiles]) {
   const int r = lane / 4, c = lane % 4;
   // Digit + 128 in the low half of a float: its bytes are high digit and low digit + 128.
@@ -47,7 +48,10 @@ __device__ __forceinline__ void AddCenter(const uint4* digits, const CenterStart
       high_columns[n][k] = r % 2 == 0 ? 0u : other;
     }
   }
-  const int magic[4] = {kMagicBits, kMagicBits, kMagicBits, kMagicBits};
+  float scale[kTiles];
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) scale[n] = sh.center_scale[4 * n + c] * factor[n];
+  const int zero[4] = {0, 0, 0, 0};
 #pragma unroll
   for (int t = 0; t < kTokenTiles; ++t) {
     const uint4 high = digits[((first_tile + t) * 2) * 32 + lane];
@@ -56,24 +60,16 @@ __device__ __forceinline__ void AddCenter(const uint4* digits, const CenterStart
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
       int sums[4];
-      ptx::MmaS8S8(sums, a[0], columns[n][0], columns[n][1], magic);
+      ptx::MmaS8S8(sums, a[0], columns[n][0], columns[n][1], zero);
       ptx::MmaS8S8(sums, a[1], high_columns[n][0], high_columns[n][1], sums);
-      const float scale = sh.center_scale[4 * n + c];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         float& score = scores[n][2 * t + h];
-        score = fmaf(__int_as_float(sums[2 * h + 1]), scale, score);
-        score = fmaf(__int_as_float(sums[2 * h]) - kMagic, 256.f * scale, score);
+        score = fmaf(static_cast<float>(sums[2 * h] * 256 + sums[2 * h + 1]), scale[n], score);
       }
     }
   }
 }
-// What AddCenter adds too much.
-template <int kDim, int kTiles>
-__device__ __forceinline__ float CenterBias(const Shared<kDim, kTiles>& sh, int n, int lane) {
-  return kMagic * sh.center_scale[4 * n + lane % 4];
-}
-
 // ---- Anchors ------------------------------------------------------------------------------------
 
 // An AnchorInfo of the page; `side`: its RecordSideInfo.
@@ -97,10 +93,11 @@ __device__ __forceinline__ uint32_t AnchorLevels(const uint8_t* row, int bits, i
   return ((bytes | 0x80808080u) - 0x08080808u) ^ 0x80808080u;  // less 8
 }
 
-// scores of the anchor's token += query x residual of K. Scores are whole: scales are in them.
+// scores of the anchor's token += factor[n] x query x residual of K.
 template <int kDim, int kTiles>
 __device__ __forceinline__ void AddKeyAnchor(const Shared<kDim, kTiles>& sh, const uint8_t* row,
-                                             int bits, const Anchor& anchor, int lane,
+                                             int bits, const Anchor& anchor,
+                                             const float (&factor)[kTiles], int lane,
                                              float (&scores)[kTiles][8]) {
   constexpr int kWords =
       kDim / 32;  // of a lane: an eighth of the channels, of the row that it owns
@@ -122,7 +119,7 @@ __device__ __forceinline__ void AddKeyAnchor(const Shared<kDim, kTiles>& sh, con
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
     const float sum = static_cast<float>(RowSum(high[n] * 256 + low[n]));
-    const float add = sum * (sh.row_scale[4 * n + c] * anchor.k_scale);
+    const float add = sum * (sh.row_scale[4 * n + c] * anchor.k_scale * factor[n]);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       if (mine && i == index) scores[n][i] += add;
@@ -130,10 +127,12 @@ __device__ __forceinline__ void AddKeyAnchor(const Shared<kDim, kTiles>& sh, con
   }
 }
 
-// o += weight of the anchor's token x residual of V. `top`, `factor`: of the page's softmax step.
+// o += weight of the anchor's token x residual of V. `scale`: of the scores; `top`, `factor`: of
+// the page's softmax step.
 template <int kDim, int kTiles>
 __device__ __forceinline__ void AddValueAnchor(const uint8_t* row, int bits, const Anchor& anchor,
                                                int lane, const float (&scores)[kTiles][8],
+                                               const float (&scale)[kTiles],
                                                const float (&top)[kTiles],
                                                const float (&factor)[kTiles],
                                                State<kDim, kTiles>* state) {
@@ -146,7 +145,7 @@ __device__ __forceinline__ void AddValueAnchor(const uint8_t* row, int bits, con
 #pragma unroll
     for (int i = 0; i < 8; ++i) score = i == index ? scores[n][i] : score;
     score = __shfl_sync(kAllLanes, score, anchor.token % 8 * 4 + c);
-    weight[n] = ptx::Exp2(score - top[n]) * factor[n] * anchor.v_scale;
+    weight[n] = ptx::Exp2(fmaf(score, scale[n], -top[n])) * factor[n] * anchor.v_scale;
   }
   if (bits == 8) {
 #pragma unroll

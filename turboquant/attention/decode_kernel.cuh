@@ -14,25 +14,21 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
   constexpr bool kSkip = kVariant == DecodeVariant::kSkip;
   constexpr bool kWide = kVariant == DecodeVariant::kWide;
   constexpr int kRows = 4 * kTiles;
-  uint8_t* const dynamic = ptx::DynamicShared();
+  uint8_t* const dynamic = ptx::KeepShared(ptx::DynamicShared());
   auto& sh = *reinterpret_cast<Shared<kDim, kTiles>*>(dynamic);
-  auto* const index = reinterpret_cast<DecodeHeadIndex*>(dynamic + RoundUp<size_t>(sizeof(sh), 16));
-  uint8_t* const center = dynamic + CenterOffset<kDim, kTiles, kWide>(p.num_kv_heads);
   [[maybe_unused]] WideShared<kDim, kTiles>* wide = nullptr;
   if constexpr (kWide) {
-    wide = reinterpret_cast<WideShared<kDim, kTiles>*>(
-        dynamic + CenterOffset<kDim, kTiles, false>(p.num_kv_heads));
+    wide = reinterpret_cast<WideShared<kDim, kTiles>*>(dynamic + kWideOffset<kDim, kTiles>);
   }
-  uint8_t* const warps = center + p.center_bytes;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, me = blockIdx.x;
+  uint8_t* const center = dynamic + kCenterOffset<kDim, kTiles, kWide>;
+  auto* const index = reinterpret_cast<DecodeHeadIndex*>(center + p.center_bytes);
+  uint8_t* const warps = dynamic + RingsOffset<kDim, kTiles, kWide>(p.num_kv_heads, p.center_bytes);
+  const int warp = threadIdx.x / 32, lane = ptx::KeepRegister(threadIdx.x % 32), me = blockIdx.x;
   const int num_warps = static_cast<int>(blockDim.x / 32);
   const size_t warp_bytes = WarpBytes<kTiles>(p.stage_bytes);
-  auto* const own = reinterpret_cast<WarpShared<kTiles>*>(warps + warp * warp_bytes);
-  uint8_t* const stages = reinterpret_cast<uint8_t*>(own + 1);
-  // The second stage of a warp takes its state at the end of a unit.
-  uint8_t* const places = warps + sizeof(WarpShared<kTiles>) + p.stage_bytes;
+  auto* const own =
+      ptx::KeepShared(reinterpret_cast<WarpShared<kTiles>*>(warps + warp * warp_bytes));
   const int num_tiles = p.batch * (p.num_tokens > 1 ? 2 : 1);
-  if (lane == 0) own->phases = 0;
   if (lane < 4) {
     ptx::BarrierInit(ptx::SharedAddress(&own->barriers[lane]), 1);
     ptx::FenceBulkCopy();
@@ -55,9 +51,9 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
   __syncthreads();
   if (sh.work[0].begin >= sh.work[0].end) return;
   const DecodeHead& head = sh.head;
-  Ring<kTiles> ring = {own};
-  PageSource source = SourceOf(p, index, sh.work[0], warp, num_warps, lane);
-  uint32_t first_ids = ring.FirstIds(p, source, num_warps, lane);
+  Ring<kTiles> ring(own);
+  PageSource source = SourceOf<kTiles>(p, index, sh.work[0], 0, warp, num_warps, lane, kSkip, own);
+  uint32_t first_ids = ring.FirstIds(source, num_warps, lane);
   bool asked = false;                     // for the unit's first page
   for (int current = 0;; current ^= 1) {  // units
     const Work& work = sh.work[current];
@@ -77,11 +73,12 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
     [[maybe_unused]] uint32_t id = __shfl_sync(kAllLanes, first_ids, 0);  // of the page at hand
     [[maybe_unused]] uint32_t next_id = __shfl_sync(kAllLanes, first_ids, 1);
     if (!asked) {
-      ring.template Issue<kSkip>(p, source, 0, id, num_warps, lane);
+      ring.Issue(p, &source, source.begin, id, false, num_warps, lane);
       if (kSkip && !ptx::kHasBulkCopy) ptx::CopyAsyncCommit();  // in place of values
     }
-    ring.template Issue<kSkip>(p, source, 1, next_id, num_warps, lane);
-    own->ids[0][lane] = first_ids;
+    ring.AskForIds(source, source.begin + 32, num_warps, lane);
+    ring.Issue(p, &source, source.begin + 1, next_id, true, num_warps, lane);
+    ring.PutId(source.begin + lane, first_ids);
     for (int i = thread; i < kHeadWords; i += static_cast<int>(blockDim.x)) {
       reinterpret_cast<uint32_t*>(&sh.head)[i] = i == thread ? head_word : head_words[i];
     }
@@ -107,90 +104,72 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
       LoadQueries<kDim, kTiles>(sh.code_digits, sh.code_scale, sh.code_offset, lane, &q);
     }
     const LoopConstants k(sh.constants);
-    const bool has_center = source.has_center(), extras = has_center || head.num_anchors > 0;
     const DecodeTable k_table = TurnedTable(head.k_table), v_table = TurnedTable(head.v_table);
     PageTask task = {&head, &k_table, &v_table, reinterpret_cast<const uint4*>(center)};
+    task.v_factor = VScaleFactor(head, lane);
+    own->masked_end = MaskedEnd(p, u, source, num_warps);
     [[maybe_unused]] PageWeights<kTiles> pending;  // of the page before, whose values come later
     [[maybe_unused]] bool has_pending = false;
     if constexpr (kSkip) {
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) pending.unit[n] = 0;
     }
-    const auto values_of = [&](int page, const PageWeights<kTiles>& weights) {
-      SealedValues<kWide, kDim, kTiles>(task, stages + page % 2 * p.stage_bytes, k, sh.log8,
-                                        weights, lane, &state);
-    };
-    const auto values_of_pending = [&](int page) {
-      ring.WaitForValues(page);
+    const auto values_of_pending = [&] {
+      ring.WaitForOtherValues();
       if (!ptx::kHasBulkCopy) ptx::CopyAsyncWait<3>();
       __syncwarp();
-      values_of(page, pending);
+      SealedValues<kWide, kDim, kTiles>(task, ring.other_page(p), k, sh.log8, pending, lane,
+                                        &state);
     };
-    // Of the page two ahead.
-    const auto ids_ahead = [&](int page) {
-      if (page % 32 == 0) ring.LaterIds(p, source, page + 32, num_warps, lane);
-      if (page % 32 == 30) {
-        ptx::CopyAsyncWait<0>();
-        __syncwarp();
-      }
-      return ring.IdAt(page + 2);
-    };
-    int page = 0;
-    for (; page < source.count; ++page) {
+    for (int page = source.begin; page < source.end; ++page) {
+      task.masked = page < own->masked_end;
       task.block = source.first + page * num_warps;
-      task.masked = p.softcap > 0 ||
-                    (p.sliding_window > 0 && task.block * kPageLen < u.tile.lowest + p.num_tokens);
-      task.special = extras || task.masked;
-      const uint8_t* const at = stages + page % 2 * p.stage_bytes;
+      const uint8_t* const at = ring.page();
       ring.Wait(page);
+      // Groups behind the page's one: the next page's; with skipping, values in front of that too.
+      ptx::CopyAsyncWait<kSkip && !ptx::kHasBulkCopy ? 2 : 1>();
+      __syncwarp();
       PageWeights<kTiles> weights;
-      if constexpr (!kSkip) {
-        if (!ptx::kHasBulkCopy || has_center) ptx::CopyAsyncWait<1>();
-        __syncwarp();
+      bool keep = true;
+      if constexpr (kSkip) {
+        keep = SealedScores<kVariant, kDim, kTiles>(p, u, task, at, k, q, sh, wide, own, lane,
+                                                    &state, &pending, &weights);
+      } else {
         SealedScores<kVariant, kDim, kTiles>(p, u, task, at, k, q, sh, wide, own, lane, &state,
                                              nullptr, &weights);
-        values_of(page, weights);
-        __syncwarp();
-        const uint32_t new_id = ids_ahead(page);
-        ring.template Issue<kSkip>(p, source, page + 2, new_id, num_warps, lane);
-      } else {
-        // Groups behind the keys' one: values and keys of the page between.
-        if (!ptx::kHasBulkCopy) {
-          ptx::CopyAsyncWait<2>();
-        } else if (has_center) {
-          ptx::CopyAsyncWait<1>();
-        }
-        __syncwarp();
-        const bool keep = SealedScores<kVariant, kDim, kTiles>(p, u, task, at, k, q, sh, wide, own,
-                                                               lane, &state, &pending, &weights);
-        __syncwarp();
-        const uint32_t new_id = ids_ahead(page);
-        ring.IssueValues(p, source, page, keep, id, lane);
-        ring.template Issue<kSkip>(p, source, page + 2, new_id, num_warps, lane);
+        SealedValues<kWide, kDim, kTiles>(task, at, k, sh.log8, weights, lane, &state);
+      }
+      __syncwarp();
+      if (page % 32 == 31) ring.AskForIds(source, page + 33, num_warps, lane);
+      const uint32_t new_id = ring.IdAt(page + 2);
+      if constexpr (kSkip) ring.IssueValues(p, source, keep, id, lane);
+      ring.Issue(p, &source, page + 2, new_id, false, num_warps, lane);
+      if constexpr (kSkip) {
         // The page before: its values have had the time of a page's scores to come.
-        if (has_pending) values_of_pending(page + 1);
+        if (has_pending) values_of_pending();
         pending = weights;
         has_pending = keep;
         id = next_id;
         next_id = new_id;
       }
+      ring.Turn(p);
     }
     ptx::CopyAsyncWait<0>();
-    if (kSkip && has_pending) values_of_pending(page + 1);
+    if (kSkip && has_pending) values_of_pending();
     __syncwarp();
-    if (lane == 0) ring.End(source.count);
-    // The stages are empty now: the first gets the first page of the next unit, so that it comes
-    // while this one ends, the second takes the warp's state.
+    // The stages are empty now: the one at hand gets the first page of the next unit, so that it
+    // comes while this one ends, the other takes the warp's state.
     const Work& next_work = sh.work[current ^ 1];
     asked = next_work.begin < next_work.end;
     if (asked) {
-      source = SourceOf(p, index, next_work, warp, num_warps, lane);
-      first_ids = ring.FirstIds(p, source, num_warps, lane);
-      ring.template Issue<kSkip>(p, source, 0, __shfl_sync(kAllLanes, first_ids, 0), num_warps,
-                                 lane);
+      source = SourceOf<kTiles>(p, index, next_work, source.end, warp, num_warps, lane, kSkip, own);
+      first_ids = ring.FirstIds(source, num_warps, lane);
+      ring.Issue(p, &source, source.begin, __shfl_sync(kAllLanes, first_ids, 0), false, num_warps,
+                 lane);
       if (kSkip && !ptx::kHasBulkCopy) ptx::CopyAsyncCommit();
     }
-    float* const mine = reinterpret_cast<float*>(stages + p.stage_bytes);
+    float* const mine = reinterpret_cast<float*>(ring.other_page(p));
+    if (lane == 0) own->state_at = p.stage_bytes - ring.stage;
     const int r = lane / 4, c = lane % 4;
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
@@ -204,8 +183,7 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
       }
     }
     __syncthreads();
-    MergeWarps<kVariant, kDim, kTiles>(p, work, head, me, warp, lane, warps, places, warp_bytes,
-                                       &sh);
+    MergeWarps<kVariant, kDim, kTiles>(p, work, head, me, warp, lane, warps, warp_bytes, &sh);
     if (!asked) break;
     ptx::FenceBulkCopy();  // of the rings' memory
     __syncthreads();
@@ -225,7 +203,7 @@ DecodeEntry MakeDecodeEntry() {
     return {};
   } else {
     return {DecodeKernel<kDim, kTiles, kBlocks, kVariant>,
-            CenterOffset<kDim, kTiles, kVariant == DecodeVariant::kWide>, WarpBytes<kTiles>,
+            RingsOffset<kDim, kTiles, kVariant == DecodeVariant::kWide>, WarpBytes<kTiles>,
             kFewDecodeWarps * kBlocks};
   }
 }

@@ -42,15 +42,22 @@ __device__ void WriteRow(const DecodeParams& p, const Unit& u, const DecodeHead&
 }
 
 // float2 of a row of a part: (m, l), and what was skipped.
+// Where warp `w` has its state.
+template <int kTiles>
+__device__ __forceinline__ float* StateOf(uint8_t* warps, size_t warp_bytes, int w) {
+  auto* const own = reinterpret_cast<WarpShared<kTiles>*>(warps + w * warp_bytes);
+  return reinterpret_cast<float*>(reinterpret_cast<uint8_t*>(own + 1) + own->state_at);
+}
+
 template <bool kSkip>
 constexpr int kPartWidth = kSkip ? 2 : 1;
 
 // Merges the parts [first, first + count) of a unit and writes the output. Warps share a row when
-// there are few rows; each has every n-th part, and its place in `places` for what it found. The
+// there are few rows; each has every n-th part, and its place (StateOf) for what it found. The
 // order is fixed.
 template <DecodeVariant kVariant, int kDim, int kTiles>
 __device__ void MergeParts(const DecodeParams& p, const Unit& u, const DecodeHead& head,
-                           int64_t first, int count, int warp, int lane, uint8_t* places,
+                           int64_t first, int count, int warp, int lane, uint8_t* warps,
                            size_t warp_bytes, const Shared<kDim, kTiles>& sh) {
   constexpr bool kSkip = kVariant == DecodeVariant::kSkip;
   constexpr int kRows = 4 * kTiles, kEach = kDim / 32;
@@ -58,7 +65,7 @@ __device__ void MergeParts(const DecodeParams& p, const Unit& u, const DecodeHea
   using Wide = std::conditional_t<kWide == 4, float4, float2>;
   const int rows = min(kRows, u.tile.num_tokens * p.group - u.row_group * kRows);
   const int num_warps = static_cast<int>(blockDim.x / 32);
-  const auto place = [&](int w) { return reinterpret_cast<float*>(places + w * warp_bytes); };
+  const auto place = [&](int w) { return StateOf<kTiles>(warps, warp_bytes, w); };
   int share = 1;  // warps of a row
   while (2 * share * rows <= num_warps) share *= 2;
   const int turn = warp % share, rows_at_once = num_warps / share;
@@ -153,13 +160,13 @@ __device__ void MergeParts(const DecodeParams& p, const Unit& u, const DecodeHea
   }
 }
 
-// Merges the states of the block's warps, which are in their `places`, [row][kStateStride]. Writes
+// Merges the states of the block's warps (StateOf), [row][kStateStride]. Writes
 // the output, or a part of it: then the block that comes last merges the parts. All threads;
 // `range`: the block's.
 template <DecodeVariant kVariant, int kDim, int kTiles>
 __device__ __forceinline__ void MergeWarps(const DecodeParams& p, const Work& work,
                                            const DecodeHead& head, int range, int warp, int lane,
-                                           uint8_t* warps, uint8_t* places, size_t warp_bytes,
+                                           uint8_t* warps, size_t warp_bytes,
                                            Shared<kDim, kTiles>* sh) {
   constexpr bool kSkip = kVariant == DecodeVariant::kSkip;
   constexpr int kRows = 4 * kTiles, kEach = kDim / 32;
@@ -195,8 +202,8 @@ __device__ __forceinline__ void MergeWarps(const DecodeParams& p, const Work& wo
 #pragma unroll 4
     for (int w = 0; w < num_warps; ++w) {
       const float factor = __shfl_sync(kAllLanes, weight, w);
-      const float* const from = reinterpret_cast<const float*>(places + w * warp_bytes) +
-                                row * kStateStride<kDim> + lane * kEach;
+      const float* const from =
+          StateOf<kTiles>(warps, warp_bytes, w) + row * kStateStride<kDim> + lane * kEach;
 #pragma unroll
       for (int i = 0; i < kEach; ++i) o[i] = fmaf(factor, from[i], o[i]);
     }
@@ -228,7 +235,7 @@ __device__ __forceinline__ void MergeWarps(const DecodeParams& p, const Work& wo
   if (!sh->is_last) return;
   __threadfence();
   MergeParts<kVariant, kDim, kTiles>(p, u, head, static_cast<int64_t>(work.first_part) + unit_index,
-                                     num_parts, warp, lane, places, warp_bytes, *sh);
+                                     num_parts, warp, lane, warps, warp_bytes, *sh);
 }
 
 }  // namespace

@@ -103,10 +103,15 @@ struct PageTask {
   const DecodeHead* head;
   const DecodeTable *k_table, *v_table;  // TurnedTable
   const uint4* center;                   // DecodeCenter::digits
-  int block;
-  bool masked;   // softcap or sliding window
-  bool special;  // that, centre or anchors
+  float v_factor = 1;                    // VScaleFactor
+  int block = 0;
+  bool masked = false;  // softcap or sliding window
 };
+// What the scales of V are multiplied with to become digits, of the lane's pair of tokens.
+__device__ __forceinline__ float VScaleFactor(const DecodeHead& head, int lane) {
+  const bool turned = head.v_kind == DecodeCodes::kInPlace2 && lane % 2 == 0;
+  return head.p_limit * (turned ? kInPlaceFactor : 1.f);
+}
 template <bool kWide>
 __device__ __forceinline__ bool IsPlain(DecodeCodes kind, const DecodeGroups& groups) {
   return !kWide || (!IsFloat(kind) && groups.len == 0);
@@ -191,12 +196,9 @@ __device__ __forceinline__ bool SealedScores(
   {
     const uint8_t* const k2 = page + head.k_scales + 2 * lane;
     const uint8_t* const v2 = page + head.v_scales + 2 * lane;
-    const float v_factor =
-        head.p_limit *
-        (head.v_kind == DecodeCodes::kInPlace2 && lane % 2 == 0 ? kInPlaceFactor : 1.f);
     *reinterpret_cast<float2*>(&scales[0][2 * lane]) = make_float2(sh.log8[k2[0]], sh.log8[k2[1]]);
     *reinterpret_cast<float2*>(&scales[1][2 * lane]) =
-        make_float2(sh.log8[v2[0]] * v_factor, sh.log8[v2[1]] * v_factor);
+        make_float2(sh.log8[v2[0]] * task.v_factor, sh.log8[v2[1]] * task.v_factor);
   }
   __syncwarp();
   float scores[kTiles][8];
@@ -230,35 +232,38 @@ __device__ __forceinline__ bool SealedScores(
       if (IsFloat(head.k_kind)) score_scale[n] = wide->scale[4 * n + lane % 4];
     }
   }
-  if (task.special) {
-    const bool has_center = head.center >= 0;
+  if (head.center >= 0 || head.num_anchors > 0) {
+    // They are added in the units that scores have so far. A scale of 0 has scores of 0.
+    float inverse[kTiles];
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
-      const float bias = has_center ? CenterBias(sh, n, lane) : 0.f;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) scores[n][i] = fmaf(scores[n][i], score_scale[n], -bias);
-      score_scale[n] = 1;
+      score_scale[n] = fmaxf(score_scale[n], 1e-30f);
+      inverse[n] = ptx::Reciprocal(score_scale[n]);
     }
-    if (has_center) {
+    if (head.center >= 0) {
       const auto* const pairs = reinterpret_cast<const float4*>(side + kSideBytes);
       const CenterStarts starts = {{pairs[lane % 4], pairs[4 + lane % 4]}};
-      AddCenter<kDim, kTiles, 4>(task.center, starts, sh, 0, lane, scores);
+      AddCenter<kDim, kTiles, 4>(task.center, starts, sh, inverse, 0, lane, scores);
     }
     for (int a = 0; a < head.num_anchors; ++a) {
       AddKeyAnchor<kDim, kTiles>(sh, page + head.k_anchors + a * kDim * head.anchor_bits / 8,
-                                 head.anchor_bits, AnchorAt(side, a), lane, scores);
+                                 head.anchor_bits, AnchorAt(side, a), inverse, lane, scores);
     }
+  }
+  if (task.masked) {
 #pragma unroll
-    for (int n = 0; task.masked && n < kTiles; ++n) {
+    for (int n = 0; n < kTiles; ++n) {
       const int token = (u.row_group * 4 * kTiles + 4 * n + lane % 4) / p.group;
       const int lowest =
           p.sliding_window > 0 ? static_cast<int>(u.tile.first_pos) + token - p.sliding_window : -1;
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         const int key = task.block * kPageLen + 16 * (i / 2) + 8 * (i % 2) + lane / 4;
+        scores[n][i] *= score_scale[n];
         if (p.softcap > 0) scores[n][i] = SoftCap(scores[n][i], p.softcap);
         if (key <= lowest) scores[n][i] = -INFINITY;
       }
+      score_scale[n] = 1;
     }
   }
   const uint32_t selector = ColumnSelector(lane);
@@ -347,8 +352,8 @@ __device__ __forceinline__ bool SealedScores(
   }
   for (int a = 0; a < head.num_anchors; ++a) {
     AddValueAnchor<kDim, kTiles>(page + head.v_anchors + a * kDim * head.anchor_bits / 8,
-                                 head.anchor_bits, AnchorAt(side, a), lane, scores, tops, factors,
-                                 state);
+                                 head.anchor_bits, AnchorAt(side, a), lane, scores, score_scale,
+                                 tops, factors, state);
   }
   return true;
 }

@@ -7,149 +7,160 @@
 namespace tq {
 namespace {
 
-// Copies `bytes` of a record, a multiple of 16. `to` and `from` are the lane's, `lane_at` bytes
-// behind the first.
+// A warp copies `bytes`, a multiple of 16.
 __device__ __forceinline__ void CopyRecord(uint32_t to, const uint8_t* from, uint32_t bytes,
-                                           uint32_t lane_at) {
-  const uint32_t end = bytes - min(bytes, lane_at);  // of what the lane copies
+                                           int lane) {
 #pragma unroll 4
-  for (uint32_t at = 0; at < end; at += 512) ptx::CopyAsync16(to + at, from + at);
+  for (uint32_t at = lane * 16; at < bytes; at += 512) ptx::CopyAsync16(to + at, from + at);
 }
 
 // A warp's sealed pages of a unit: every num_warps-th of the work, behind the open items, which
-// take turns too. What all warps have alike stays in shared memory, where it costs no registers.
+// take turns too. Pages are counted on from unit to unit.
 struct PageSource {
   const DecodeHeadIndex* at;  // of the head
-  const Work* work;
-  int first, count;  // blocks first + i num_warps
-  int center_slot;   // of the lane's pair of the centre in its table; -1: none
+  const int32_t* ids;         // where the slot of block 0 lies
+  int begin, end;             // pages
+  int first;                  // page i is block first + i num_warps
+  // Where the lane's pair of the centre lies in the table, of the next page that is asked for;
+  // negative: none.
+  int center_at;
 
   __device__ __forceinline__ bool has_center() const { return at->center >= 0; }
-  // Where the slot of a page lies.
-  __device__ __forceinline__ const int32_t* IdOf(const DecodeParams& p, int page,
-                                                 int num_warps) const {
-    return p.sealed_table + static_cast<int64_t>(work->unit.tile.table_row) * p.table_stride +
-           first + page * num_warps;
-  }
 };
+template <int kTiles>
 __device__ __forceinline__ PageSource SourceOf(const DecodeParams& p, const DecodeHeadIndex* index,
-                                               const Work& work, int warp, int num_warps,
-                                               int lane) {
+                                               const Work& work, int begin, int warp, int num_warps,
+                                               int lane, bool skip, WarpShared<kTiles>* own) {
   const Tile& tile = work.unit.tile;
   PageSource s;
   int item = work.begin + warp;
   while (item < min(work.end, tile.num_open_items)) item += num_warps;
+  const int block = item + tile.first_sealed - tile.num_open_items;
   s.at = index + work.unit.head;
-  s.work = &work;
-  s.first = item + tile.first_sealed - tile.num_open_items;
-  s.count = item < work.end
-                ? static_cast<int>(static_cast<uint32_t>(work.end - item + num_warps - 1) /
-                                   static_cast<uint32_t>(num_warps))
-                : 0;
-  s.center_slot = -1;
-  if (s.at->center >= 0 && lane < kDecodePairs) {
-    s.center_slot = p.centers[s.at->center].slot[lane];
+  s.ids = p.sealed_table + static_cast<int64_t>(tile.table_row) * p.table_stride;
+  s.begin = s.end = begin;
+  s.first = block - begin * num_warps;
+  if (item < work.end) {
+    s.end += static_cast<int>(static_cast<uint32_t>(work.end - item + num_warps - 1) /
+                              static_cast<uint32_t>(num_warps));
   }
+  s.center_at = -1;
+  if (s.has_center() && lane < kDecodePairs) {
+    s.center_at = block * p.center_table.num_slots + p.centers[s.at->center].slot[lane];
+  }
+  if (lane == 0) {
+    own->from.record = p.sealed + s.at->record_offset;
+    own->from.side = p.sides + s.at->side_offset;
+    own->from.bytes = skip ? s.at->v_codes : s.at->record_bytes;
+    own->from.side_bytes = s.at->side_bytes;
+  }
+  __syncwarp();
   return s;
 }
+// Pages in front of it have tokens that some query does not see, or a softcap.
+__device__ __forceinline__ int MaskedEnd(const DecodeParams& p, const Unit& u, const PageSource& s,
+                                         int num_warps) {
+  if (p.softcap > 0) return s.end;
+  if (p.sliding_window == 0) return s.begin;
+  const int blocks = (u.tile.lowest + p.num_tokens + kPageLen - 1) / kPageLen;
+  const int behind = blocks - (s.first + s.begin * num_warps);
+  return s.begin + (behind <= 0 ? 0 : (behind + num_warps - 1) / num_warps);
+}
 
-// A warp's ring of two stages, for pages in turn from the first of a unit. Its barriers
-// (WarpShared): keys, or whole records, of the two stages; values of the two stages.
+// A warp's ring of two stages: page i is in stage i % 2. Its barriers (WarpShared): keys, or whole
+// records, of the two stages; values of the two stages.
 template <int kTiles>
 struct Ring {
   WarpShared<kTiles>* own;
+  uint32_t stage = 0;  // of the page at hand: 0 or stage_bytes behind the first
+  uint32_t barrier;    // of its keys
   uint32_t value_phases = 0;
 
-  // Memory takes long to answer beside the copies: slots come 32 at a time, long before they are
-  // needed. First those of a unit's first pages, of which the lane's is returned.
-  __device__ __forceinline__ uint32_t FirstIds(const DecodeParams& p, const PageSource& s,
-                                               int num_warps, int lane) const {
-    return lane < s.count ? *s.IdOf(p, lane, num_warps) : 0;
+  __device__ __forceinline__ explicit Ring(WarpShared<kTiles>* shared)
+      : own(shared), barrier(ptx::SharedAddress(&shared->barriers[0])) {}
+
+  __device__ __forceinline__ uint8_t* page() const {
+    return reinterpret_cast<uint8_t*>(own + 1) + stage;
   }
-  __device__ __forceinline__ void LaterIds(const DecodeParams& p, const PageSource& s, int page,
-                                           int num_warps, int lane) const {
-    if (page + lane < s.count) {
-      ptx::CopyAsync4(ptx::SharedAddress(&own->ids[page / 32 % 2][lane]),
-                      s.IdOf(p, page + lane, num_warps));
+  __device__ __forceinline__ uint8_t* other_page(const DecodeParams& p) const {
+    return reinterpret_cast<uint8_t*>(own + 1) + (p.stage_bytes - stage);
+  }
+  // Goes on to the next page.
+  __device__ __forceinline__ void Turn(const DecodeParams& p) {
+    stage = p.stage_bytes - stage;
+    barrier ^= sizeof(uint64_t);
+  }
+
+  // Memory takes long to answer beside the copies: slots of pages come 32 at a time, 31 to 62 pages
+  // before they are needed. First those of a unit's first pages, of which the lane's is returned.
+  __device__ __forceinline__ uint32_t FirstIds(const PageSource& s, int num_warps, int lane) const {
+    const int page = s.begin + lane;
+    return page < s.end ? s.ids[s.first + page * num_warps] : 0;
+  }
+  __device__ __forceinline__ void PutId(int page, uint32_t id) const { own->ids[page % 64] = id; }
+  __device__ __forceinline__ uint32_t IdAt(int page) const { return own->ids[page % 64]; }
+  // Of 32 pages, into the group of the next Issue.
+  __device__ __forceinline__ void AskForIds(const PageSource& s, int first_page, int num_warps,
+                                            int lane) const {
+    const int page = first_page + lane;
+    if (page < s.end) {
+      ptx::CopyAsync4(ptx::SharedAddress(&own->ids[page % 64]), s.ids + s.first + page * num_warps);
+    }
+  }
+  // Asks for page `page`, if there is one, for the stage at hand or the other; with skipping its V
+  // codes are asked for when its scores are known. A group of copies even where it is empty: groups
+  // complete in their order.
+  __device__ __forceinline__ void Issue(const DecodeParams& p, PageSource* s, int page, uint32_t id,
+                                        bool other, int num_warps, int lane) const {
+    if (page < s->end) {
+      const uint32_t to = ptx::SharedAddress(own + 1) + (other ? p.stage_bytes - stage : stage);
+      const uint32_t to_side = to + p.side_at, of = other ? barrier ^ sizeof(uint64_t) : barrier;
+      const auto& from = own->from;
+      const uint8_t* const record = from.record + static_cast<uint64_t>(id) * p.sealed_stride;
+      const uint8_t* const side = from.side + static_cast<uint64_t>(id) * p.side_stride;
+      if constexpr (ptx::kHasBulkCopy) {
+        ptx::BulkCopyPair(of, to, record, from.bytes, to_side, side, from.side_bytes);
+      } else {
+        CopyRecord(to, record, from.bytes, lane);
+        CopyRecord(to_side, side, from.side_bytes, lane);
+      }
+      if (s->center_at >= 0) {
+        ptx::CopyAsync8(to_side + kSideBytes + lane * 8,
+                        reinterpret_cast<const float2*>(p.center_table.starts) + s->center_at);
+        s->center_at += num_warps * static_cast<int>(p.center_table.num_slots);
+      }
     }
     ptx::CopyAsyncCommit();
   }
-  __device__ __forceinline__ uint32_t IdAt(int page) const {
-    return own->ids[page / 32 % 2][page % 32];
-  }
-  // Copies [from, from + bytes) of the record of slot `id` to the same place of a stage.
-  __device__ __forceinline__ static void Copy(const DecodeParams& p, const DecodeHeadIndex& at,
-                                              uint32_t stage, uint32_t barrier, uint32_t id,
-                                              uint32_t from, uint32_t bytes, int lane) {
-    const uint8_t* const record =
-        p.sealed + static_cast<uint64_t>(id) * p.sealed_stride + at.record_offset + from;
-    if constexpr (ptx::kHasBulkCopy) {
-      ptx::BulkCopy(stage + from, record, bytes, barrier, ptx::kReadOncePolicy);
-    } else {
-      CopyRecord(stage + from + lane * 16, record + lane * 16, bytes, lane * 16);
-    }
-  }
-  __device__ __forceinline__ uint32_t StageOf(const DecodeParams& p, int page) const {
-    return ptx::SharedAddress(own + 1) + (page % 2 == 0 ? 0 : p.stage_bytes);
-  }
-  __device__ __forceinline__ uint32_t BarrierOf(int page, bool values) const {
-    return ptx::SharedAddress(&own->barriers[page % 2 + (values ? 2 : 0)]);
-  }
-  // Asks for a page, if there is one; with kSkip its V codes are asked for when its scores are
-  // known. Groups that are empty too: copies complete in the order of their groups.
-  template <bool kSkip>
-  __device__ __forceinline__ void Issue(const DecodeParams& p, const PageSource& s, int page,
-                                        uint32_t id, int num_warps, int lane) const {
-    if (page < s.count) {
-      const uint32_t stage = StageOf(p, page), to_side = stage + p.side_at, lane_at = lane * 16;
-      if (!ptx::kHasBulkCopy || lane == 0) {
-        const uint8_t* const side =
-            p.sides + static_cast<uint64_t>(id) * p.side_stride + s.at->side_offset;
-        const uint32_t bytes = kSkip ? s.at->v_codes : s.at->record_bytes;
-        const uint32_t side_bytes = s.at->side_bytes, barrier = BarrierOf(page, false);
-        if constexpr (ptx::kHasBulkCopy) ptx::BarrierExpect(barrier, bytes + side_bytes);
-        Copy(p, *s.at, stage, barrier, id, 0, bytes, lane);
-        if constexpr (ptx::kHasBulkCopy) {
-          ptx::BulkCopy(to_side, side, side_bytes, barrier, ptx::kReadAgainPolicy);
-        } else if (lane_at < side_bytes) {
-          ptx::CopyAsync16(to_side + lane_at, side + lane_at);
-        }
-      }
-      if (s.center_slot >= 0) {
-        const int block = s.first + page * num_warps;
-        ptx::CopyAsync8(to_side + kSideBytes + lane * 8,
-                        reinterpret_cast<const float2*>(p.center_table.starts) +
-                            static_cast<int64_t>(block) * p.center_table.num_slots + s.center_slot);
-      }
-    }
-    if (!ptx::kHasBulkCopy || s.has_center()) ptx::CopyAsyncCommit();
-  }
-  // The V codes of a page.
-  __device__ __forceinline__ void IssueValues(const DecodeParams& p, const PageSource& s, int page,
+  // The V codes of the page at hand.
+  __device__ __forceinline__ void IssueValues(const DecodeParams& p, const PageSource& s,
                                               bool wanted, uint32_t id, int lane) const {
-    if (wanted && (!ptx::kHasBulkCopy || lane == 0)) {
-      const uint32_t from = s.at->v_codes, bytes = s.at->record_bytes - from;
-      const uint32_t barrier = BarrierOf(page, true);
-      if constexpr (ptx::kHasBulkCopy) ptx::BarrierExpect(barrier, bytes);
-      Copy(p, *s.at, StageOf(p, page), barrier, id, from, bytes, lane);
+    if (wanted) {
+      const uint32_t at = s.at->v_codes, bytes = s.at->record_bytes - at;
+      const uint32_t to = ptx::SharedAddress(own + 1) + stage + at;
+      const uint8_t* const codes =
+          own->from.record + static_cast<uint64_t>(id) * p.sealed_stride + at;
+      if constexpr (!ptx::kHasBulkCopy) {
+        CopyRecord(to, codes, bytes, lane);
+      } else if (lane == 0) {
+        const uint32_t of = barrier + 2 * sizeof(uint64_t);
+        ptx::BarrierExpect(of, bytes);
+        ptx::BulkCopy(to, codes, bytes, of, ptx::kReadOncePolicy);
+      }
     }
     if (!ptx::kHasBulkCopy) ptx::CopyAsyncCommit();
   }
-  // For bulk copies of a page.
+  // For bulk copies of the page at hand, which is page `page`: each stage's phases alternate.
   __device__ __forceinline__ void Wait(int page) const {
-    if constexpr (ptx::kHasBulkCopy) {
-      ptx::BarrierWait(BarrierOf(page, false), (own->phases >> page % 2 ^ page >> 1) & 1);
-    }
+    if constexpr (ptx::kHasBulkCopy) ptx::BarrierWait(barrier, page >> 1 & 1);
   }
-  __device__ __forceinline__ void WaitForValues(int page) {
+  // For those of the values in the other stage.
+  __device__ __forceinline__ void WaitForOtherValues() {
     if constexpr (ptx::kHasBulkCopy) {
-      ptx::BarrierWait(BarrierOf(page, true), value_phases >> page % 2 & 1);
-      value_phases ^= 1u << page % 2;
+      const int i = stage == 0 ? 1 : 0;
+      ptx::BarrierWait(ptx::SharedAddress(&own->barriers[2 + i]), value_phases >> i & 1);
+      value_phases ^= 1u << i;
     }
-  }
-  // Of a unit with so many pages, one lane.
-  __device__ __forceinline__ void End(int pages) const {
-    own->phases ^= ((pages + 1) / 2 & 1) | (pages / 2 & 1) << 1;
   }
 };
 

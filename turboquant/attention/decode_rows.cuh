@@ -251,13 +251,11 @@ __device__ __forceinline__ void OpenScores(const DecodeParams& p, const Unit& u,
       const float2 second = __ldg(table + center.slot[2 * c + 8 * k + 1]);
       starts.values[k] = make_float4(first.x, first.y, second.x, second.y);
     }
+    float ones[kTiles];
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) scores[n][i] -= CenterBias(sh, n, lane);
-    }
-    AddCenter<kDim, kTiles, 2>(reinterpret_cast<const uint4*>(center.digits), starts, sh, 2 * half,
-                               lane, scores);
+    for (int n = 0; n < kTiles; ++n) ones[n] = 1;
+    AddCenter<kDim, kTiles, 2>(reinterpret_cast<const uint4*>(center.digits), starts, sh, ones,
+                               2 * half, lane, scores);
   }
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {

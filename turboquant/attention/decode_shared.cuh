@@ -34,8 +34,15 @@ struct alignas(32) WarpShared {
   float scales[2][kPageLen];  // K, V of the page at hand
   float m[kRows], l[kRows];   // of its state, at the end of a unit
   float skipped[kRows][2];    // mass and mass x bound of |v| of pages whose V was skipped
-  uint32_t ids[2][32];        // slots of pages, 32 at hand and 32 to come
-  uint32_t phases;            // bit i: parity of the phase of barrier i at the start of the unit
+  uint32_t ids[64];           // slots of pages, from the one at hand on; Ring
+  uint32_t state_at;          // where in the ring the state is then
+  int masked_end;             // MaskedEnd of the unit
+  // Of the head whose pages are asked for: where slot 0 lies, what is copied of a record at first,
+  // and of its side info.
+  struct alignas(8) {
+    const uint8_t *record, *side;
+    uint32_t bytes, side_bytes;
+  } from;
   // Of the stages, where copies are bulk copies; with skipping, of their K and of their V parts.
   alignas(32) uint64_t barriers[4];
 };

@@ -30,13 +30,17 @@ struct alignas(32) WideShared {
   float digit_sums[kRows][kDim / 16 + 1];
 };
 
-// Behind the index and, of wide kernels, WideShared: the table of the head's centre
-// (DecodeCenter::digits), where there is room.
+// The shared memory of a thread block: Shared, of wide kernels WideShared, the table of the head's
+// centre (DecodeCenter::digits), where there is room, the index of the heads, the warps' rings.
+template <int kDim, int kTiles>
+constexpr uint32_t kWideOffset = RoundUp<uint32_t>(sizeof(Shared<kDim, kTiles>), 128);
 template <int kDim, int kTiles, bool kWide>
-__host__ __device__ size_t CenterOffset(int num_kv_heads) {
-  return RoundUp<size_t>(RoundUp<size_t>(sizeof(Shared<kDim, kTiles>), 16) +
-                             num_kv_heads * sizeof(DecodeHeadIndex) +
-                             (kWide ? 128 + sizeof(WideShared<kDim, kTiles>) : 0),
+constexpr uint32_t kCenterOffset = RoundUp<uint32_t>(
+    kWideOffset<kDim, kTiles> + (kWide ? sizeof(WideShared<kDim, kTiles>) : 0), 128);
+template <int kDim, int kTiles, bool kWide>
+__host__ __device__ size_t RingsOffset(int num_kv_heads, uint32_t center_bytes) {
+  return RoundUp<size_t>(kCenterOffset<kDim, kTiles, kWide> + size_t{center_bytes} +
+                             num_kv_heads * sizeof(DecodeHeadIndex),
                          128);
 }
 

@@ -17,6 +17,13 @@ __device__ __forceinline__ float Exp2(float x) {
   return y;
 }
 
+// 1 / x, to a unit in the last place; numbers below 2^-126 are 0.
+__device__ __forceinline__ float Reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // d = a x b + c, 16 x 8 x 32, a of int8 (rows x depth), b of int8.
 __device__ __forceinline__ void MmaS8S8(int (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                         uint32_t b1, const int (&c)[4]) {
@@ -114,6 +121,18 @@ __device__ __forceinline__ uint8_t* DynamicShared() {
   extern __shared__ __align__(128) uint8_t dynamic_shared[];
   return dynamic_shared;
 }
+// A number, or a pointer to shared memory, that stays in a register: the compiler would rather make
+// them anew wherever they are used, in a loop too.
+__device__ __forceinline__ int KeepRegister(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+template <typename T>
+__device__ __forceinline__ T* KeepShared(T* p) {
+  uint32_t address = SharedAddress(p);
+  asm volatile("" : "+r"(address));
+  return static_cast<T*>(__cvta_shared_to_generic(address));
+}
 
 // Of data that is read once: it leaves the L2 cache before anything else does. The value that
 // createpolicy.fractional.L2::evict_first gives for 1.0; as an instruction it was made again at
@@ -180,6 +199,31 @@ __device__ __forceinline__ void BulkCopy([[maybe_unused]] uint32_t to,
       "[%1], "
       "%2, [%3], %4;" ::"r"(to),
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy));
+}
+// One lane of the whole warp arrives at the barrier and copies two pieces, the first of data that
+// is read once, the second of data that others read too. What a lane does for a warp in a branch of
+// its own takes the compiler twice as many instructions.
+__device__ __forceinline__ void BulkCopyPair([[maybe_unused]] uint32_t barrier,
+                                             [[maybe_unused]] uint32_t to,
+                                             [[maybe_unused]] const void* from,
+                                             [[maybe_unused]] uint32_t bytes,
+                                             [[maybe_unused]] uint32_t second_to,
+                                             [[maybe_unused]] const void* second_from,
+                                             [[maybe_unused]] uint32_t second_bytes) {
+  TQ_SM90_ASM(
+      "{\n"
+      ".reg .pred p;\n"
+      ".reg .b32 bytes;\n"
+      "add.u32 bytes, %3, %6;\n"
+      "elect.sync _|p, 0xffffffff;\n"
+      "@p mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], bytes;\n"
+      "@p cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%1], "
+      "[%2], %3, [%0], %7;\n"
+      "@p cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%4], "
+      "[%5], %6, [%0], %8;\n"
+      "}" ::"r"(barrier),
+      "r"(to), "l"(from), "r"(bytes), "r"(second_to), "l"(second_from), "r"(second_bytes),
+      "l"(kReadOncePolicy), "l"(kReadAgainPolicy));
 }
 // Makes this thread's accesses of shared memory come before copies that are started later.
 __device__ __forceinline__ void FenceBulkCopy() {

@@ -15,6 +15,10 @@ inline float Exp2(float x) {
   return x < -126.f ? 0.f : std::exp2(x);
 }
 
+inline float Reciprocal(float x) {
+  return 1.f / x;
+}
+
 struct MmaOperands {
   uint32_t a[4], b[2];
 };
@@ -112,6 +116,14 @@ inline uint32_t SharedAddress(const void* p) {
   return static_cast<uint32_t>(static_cast<const uint8_t*>(p) - emulator::shared);
 }
 
+inline int KeepRegister(int x) {
+  return x;
+}
+template <typename T>
+T* KeepShared(T* p) {
+  return p;
+}
+
 inline constexpr uint64_t kReadOncePolicy = 0, kReadAgainPolicy = 0;
 inline void CopyAsync16(uint32_t to, const void* from) {
   std::memcpy(emulator::shared + to, from, 16);
@@ -193,6 +205,13 @@ inline void BarrierExpect(uint32_t, uint32_t) {}
 inline void BarrierWait(uint32_t, uint32_t) {}
 inline void BulkCopy(uint32_t, const void*, uint32_t, uint32_t, uint64_t) {}
 #endif
+inline void BulkCopyPair(uint32_t barrier, uint32_t to, const void* from, uint32_t bytes,
+                         uint32_t second_to, const void* second_from, uint32_t second_bytes) {
+  if (threadIdx.x % 32 != 0) return;
+  BarrierExpect(barrier, bytes + second_bytes);
+  BulkCopy(to, from, bytes, barrier, kReadOncePolicy);
+  BulkCopy(second_to, second_from, second_bytes, barrier, kReadAgainPolicy);
+}
 inline void FenceBulkCopy() {}
 inline void WaitForDependencies() {}
 inline void LaunchDependents() {}
