@@ -237,6 +237,14 @@ inline uint16_t __half_as_ushort(__half h) {
 inline __half2 __floats2half2_rn(float x, float y) {
   return {__float2half_rn(x), __float2half_rn(y)};
 }
+inline __half2 __hadd2(__half2 a, __half2 b) {
+  return __floats2half2_rn(__half2float(a.x) + __half2float(b.x),
+                           __half2float(a.y) + __half2float(b.y));
+}
+inline __half2 __hgt2(__half2 a, __half2 b) {
+  return __floats2half2_rn(__half2float(a.x) > __half2float(b.x),
+                           __half2float(a.y) > __half2float(b.y));
+}
 inline float2 __half22float2(__half2 h) {
   return {__half2float(h.x), __half2float(h.y)};
 }

@@ -84,6 +84,11 @@ __device__ __forceinline__ Anchor AnchorAt(const uint8_t* side, int i) {
           __uint_as_float(static_cast<uint32_t>(info[2]) << 16)};
 }
 
+// Which of a lane's 8 scores is of a token: that bit, or none.
+__device__ __forceinline__ uint32_t ScoreOfAnchor(int token, int r) {
+  return r == token % 8 ? 1u << token / 8 : 0u;
+}
+
 // Levels of channels 4 q .. 4 q + 3 of a residual row, as bytes.
 __device__ __forceinline__ uint32_t AnchorLevels(const uint8_t* row, int bits, int q) {
   if (bits == 8) return *reinterpret_cast<const uint32_t*>(row + 4 * q);
@@ -114,15 +119,14 @@ __device__ __forceinline__ void AddKeyAnchor(const Shared<kDim, kTiles>& sh, con
       low[n] = __dp4a(static_cast<int>(levels), digits[kDim / 4 + first + w], low[n]);
     }
   }
-  const int index = anchor.token / 16 * 2 + anchor.token / 8 % 2;
-  const bool mine = r == anchor.token % 8;
+  const uint32_t mine = ScoreOfAnchor(anchor.token, r);
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
     const float sum = static_cast<float>(RowSum(high[n] * 256 + low[n]));
     const float add = sum * (sh.row_scale[4 * n + c] * anchor.k_scale * factor[n]);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      if (mine && i == index) scores[n][i] += add;
+      if (mine >> i & 1) scores[n][i] += add;
     }
   }
 }
@@ -137,13 +141,15 @@ __device__ __forceinline__ void AddValueAnchor(const uint8_t* row, int bits, con
                                                const float (&factor)[kTiles],
                                                State<kDim, kTiles>* state) {
   const int r = lane / 4, c = lane % 4;
-  const int index = anchor.token / 16 * 2 + anchor.token / 8 % 2;
+  const uint32_t its_score = ScoreOfAnchor(anchor.token, anchor.token % 8);
   float weight[kTiles];
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
     float score = 0;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) score = i == index ? scores[n][i] : score;
+    for (int i = 0; i < 8; ++i) {
+      if (its_score >> i & 1) score = scores[n][i];
+    }
     score = __shfl_sync(kAllLanes, score, anchor.token % 8 * 4 + c);
     weight[n] = ptx::Exp2(fmaf(score, scale[n], -top[n])) * factor[n] * anchor.v_scale;
   }
@@ -161,6 +167,7 @@ __device__ __forceinline__ void AddValueAnchor(const uint8_t* row, int bits, con
     return;
   }
   // A word has the codes of 8 channels, one for each r. 1 + code / 16 as a float; level = code - 8.
+  const auto code_bits = static_cast<uint32_t>(ptx::KeepRegister(0x00780000));
 #pragma unroll
   for (int i = 0; i < kDim / 8; i += 4) {
     const uint4 v = *reinterpret_cast<const uint4*>(row + 4 * i);
@@ -168,7 +175,7 @@ __device__ __forceinline__ void AddValueAnchor(const uint8_t* row, int bits, con
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const uint32_t turned = __funnelshift_l(words[k], words[k], 19 - 4 * r & 31);
-      const float level = __uint_as_float((turned & 0x00780000u) | 0x3F800000u) - 1.5f;
+      const float level = __uint_as_float(ptx::AndOr(turned, code_bits, 0x3F800000u)) - 1.5f;
       const int m = (i + k) / 2, h = (i + k) % 2;
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {

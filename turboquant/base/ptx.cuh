@@ -24,6 +24,13 @@ __device__ __forceinline__ float Reciprocal(float x) {
   return y;
 }
 
+// The larger one, or NaN if one is.
+__device__ __forceinline__ float MaxOrNaN(float a, float b) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+
 // d = a x b + c, 16 x 8 x 32, a of int8 (rows x depth), b of int8.
 __device__ __forceinline__ void MmaS8S8(int (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                         uint32_t b1, const int (&c)[4]) {

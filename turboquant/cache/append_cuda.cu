@@ -12,6 +12,7 @@
 #include <cuda_runtime_api.h>
 
 #include "turboquant/base/device_status.h"
+#include "turboquant/cache/append_block.cuh"
 #include "turboquant/cache/append_wide.cuh"
 
 namespace tq {
@@ -22,39 +23,21 @@ template <int kDim>
 __device__ void StoreScales(const AppendParams& p, const AppendSide& side, Side which,
                             uint8_t* record, SealShared<kDim>* sh, int lane, uint16_t* base,
                             uint16_t* bound) {
-  const float largest = WarpMax(fmaxf(sh->scale[lane], sh->scale[lane + 32]));
+  const int s = which == Side::kV;
+  const float largest = WarpMax(fmaxf(sh->scale[s][lane], sh->scale[s][lane + 32]));
   *base = largest > 0 ? BF16RoundUp(largest) : 0;
   const float value = __uint_as_float(static_cast<uint32_t>(*base) << 16);
   float top = 0;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int token = lane + 32 * i;
-    const uint8_t code = EncodeScale(sh->scale[token], value);
+    const uint8_t code = EncodeScale(sh->scale[s][token], value);
     record[side.scales + FragmentScaleIndex(token)] = code;
     const float stored = value * p.log8[code];
-    sh->stored[which == Side::kV][token] = stored;
-    top = fmaxf(top, stored * __fsqrt_rn(static_cast<float>(sh->energy[token])));
+    sh->stored[s][token] = stored;
+    top = fmaxf(top, stored * __fsqrt_rn(static_cast<float>(sh->energy[s][token])));
   }
   *bound = BF16RoundUp(WarpMax(top) * 1.0001f);
-}
-
-// Bytes [i] of rows of a block as a register of a lane's stream has them: the inverse of
-// FragmentOf.
-template <int kDim, typename Rows>
-__device__ __forceinline__ uint32_t RegisterOf(const Rows& rows, Side which, int lane, int reg) {
-  const int fragment = reg / 4, i = reg % 4, r = lane / 4, c = lane % 4;
-  if (which == Side::kK) {  // four channels of a token
-    constexpr int kSteps = kDim / 32;
-    return *reinterpret_cast<const uint32_t*>(
-        &rows[fragment / kSteps * 16 + r + 8 * (i & 1)]
-             [fragment % kSteps * 32 + 4 * c + 16 * (i >> 1)]);
-  }
-  const int m = fragment / 8 * 4 + fragment % 4, s = fragment / 4 % 2;
-  const int token = 32 * s + 16 * (i >> 1) + 2 * c, channel = 16 * m + r + 8 * (i & 1);
-  const auto byte = [&](int t) {
-    return static_cast<uint32_t>(static_cast<uint8_t>(rows[token + t][channel]));
-  };
-  return byte(0) | byte(1) << 8 | byte(8) << 16 | byte(9) << 24;
 }
 
 // Word `word` of a lane's stream; see fragment_layout.h.
@@ -256,72 +239,51 @@ __device__ __noinline__ void SealAnchorRows(const AppendParams& p, const AppendH
 
 // ---- The kernel ---------------------------------------------------------------------------------
 
-// Rows that a warp works on at once, where all of a block are new.
-constexpr int kRowsAtOnce = 2;
-
-// 8-bit rows of a block, token by token.
-template <int kDim>
-struct BlockRows {
-  alignas(8) int8_t levels[2][kPageLen][kDim + 4];  // K, V; longer by a word, for the sake of banks
-  float scales[2][kPageLen];
-
-  __device__ __forceinline__ void Load(int side, int first_token, int lane,
-                                       int (&row)[kRowsAtOnce][kDim / 32],
-                                       float (&scale)[kRowsAtOnce]) const {
-    constexpr int kEach = kDim / 32;
-#pragma unroll
-    for (int r = 0; r < kRowsAtOnce; ++r) {
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) row[r][i] = levels[side][first_token + r][lane * kEach + i];
-      scale[r] = scales[side][first_token + r];
-    }
-  }
-};
-
-// Re-codes a block from its open rows: its record and side info. The whole thread block. rows: the
-// same rows, or nullptr.
+// Re-codes a block from its open rows: its record and side info. The whole thread block. has_codes:
+// codes of books are in shared memory already, as CodeBlock makes them.
 template <int kDim>
 __device__ void SealBlock(const AppendParams& p, const AppendHead& head, int sequence, int block,
-                          const uint8_t* open, const BlockRows<kDim>* rows, SealShared<kDim>* sh,
-                          int warp, int lane) {
+                          const uint8_t* open, bool has_codes, SealShared<kDim>* sh, int warp,
+                          int lane) {
   const int64_t slot = p.sealed_table[sequence * p.table_stride + block];
   uint8_t* const record =
       p.sealed + static_cast<uint64_t>(slot) * p.sealed_stride + head.record_offset;
   for (int s = 0; s < 2; ++s) {
     const AppendSide& side = head.sides[s];
     const Side which = s == 0 ? Side::kK : Side::kV;
-    if (side.kind == AppendKind::kBook) {
-      if (rows == nullptr) {
-        for (int t = warp; t < kPageLen; t += kWarps) CodeRow<kDim>(side, which, open, t, sh, lane);
-      } else {
-        for (int t = warp * kRowsAtOnce; t < kPageLen; t += kWarps * kRowsAtOnce) {
-          int row[kRowsAtOnce][kDim / 32];
-          float scale[kRowsAtOnce];
-          rows->Load(s, t, lane, row, scale);
-          CodeLevels<kDim>(side, which, row, scale, t, sh, lane);
-        }
-      }
-      __syncthreads();
-      if (warp == 0) {
-        uint16_t base, norm;
-        StoreScales<kDim>(p, side, which, record, sh, lane, &base, &norm);
-        if (lane == 0) sh->bases[s] = base, sh->bound = norm;
-      }
-    } else {
+    if (side.kind != AppendKind::kBook) {
       const uint16_t base = SealWide<kDim>(p, side, which, open, record, sh, warp, lane);
-      __syncthreads();
-      if (warp == 0) {
-        const uint16_t norm = BoundOfRows<kDim>(*sh, lane);
-        if (lane == 0) sh->bases[s] = base, sh->bound = norm;
-      }
+      if (threadIdx.x == 0) sh->bases[s] = base;
+      __syncthreads();  // the other side may need the same memory
     }
+    for (int t = warp; side.kind == AppendKind::kBook && !has_codes && t < kPageLen; t += kWarps) {
+      CodeRow<kDim>(side, which, open, t, sh, lane);
+    }
+  }
+  __syncthreads();
+  // A warp each has the scales of a side; all have its words.
+  if (warp < 2) {
+    const Side which = warp == 0 ? Side::kK : Side::kV;
+    const AppendSide& side = head.sides[warp];
+    if (side.kind == AppendKind::kBook) {
+      uint16_t base, bound;
+      StoreScales<kDim>(p, side, which, record, sh, lane, &base, &bound);
+      if (lane == 0) sh->bases[warp] = base;
+      if (lane == 0 && which == Side::kV) sh->bound = bound;
+    } else if (which == Side::kV) {
+      const uint16_t bound = BoundOfRows<kDim>(*sh, which, lane);
+      if (lane == 0) sh->bound = bound;
+    }
+  }
+  for (int s = 0; s < 2; ++s) {
+    const AppendSide& side = head.sides[s];
     const int words = side.kind == AppendKind::kFloat ? 0 : kDim * side.bits / 16;  // of a lane
     for (int i = threadIdx.x; i < 32 * words; i += blockDim.x) {
       *reinterpret_cast<uint32_t*>(record + side.codes + FragmentWordByte(i % 32, i / 32)) =
-          PackWord<kDim>(side, *sh, which, i % 32, i / 32);
+          PackWord<kDim>(side, *sh, s == 0 ? Side::kK : Side::kV, i % 32, i / 32);
     }
-    __syncthreads();
   }
+  __syncthreads();
   auto* const info = reinterpret_cast<RecordSideInfo*>(
       p.side_infos + static_cast<uint64_t>(slot) * p.side_stride + head.side_offset);
   if (head.anchors > 0) {
@@ -371,7 +333,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   const int block = last - p.recent_blocks - 1;
   if (n == 0 || last == before || block < p.sink_blocks) return;
   __syncthreads();  // without a window the block may just have been filled
-  SealBlock<kDim>(p, head, sequence, block, open_part(block), nullptr, &sh, warp, lane);
+  SealBlock<kDim>(p, head, sequence, block, open_part(block), false, &sh, warp, lane);
 }
 
 // Blocks that the tokens of a part of a prompt lie in, and those that leave the window by it.
@@ -393,47 +355,6 @@ __host__ __device__ inline PromptBlocks PromptBlocksOf(const AppendParams& p) {
   return b;
 }
 
-// All rows of a block of new tokens, of 8 bits: gathered token by token, stored in fragment order.
-template <int kDim>
-__device__ void AppendBlockRows(const AppendParams& p, const AppendHead& head, int kv_head,
-                                int64_t from, int first_position, uint8_t* open,
-                                BlockRows<kDim>* rows, int warp, int lane) {
-  constexpr int kEach = kDim / 32;
-  for (int task = warp * kRowsAtOnce; task < 2 * kPageLen; task += kWarps * kRowsAtOnce) {
-    const int s = task / kPageLen, token = task % kPageLen;
-    float x[kRowsAtOnce][kEach], scale[kRowsAtOnce];
-    int level[kRowsAtOnce][kEach];
-    LoadRows<kDim>(p, head.sides[s],
-                   s == 0 && head.center >= 0 ? p.centers + head.center * kDim : nullptr,
-                   s == 0 ? p.k : p.v, ((from + token) * p.num_kv_heads + kv_head) * kDim,
-                   first_position + token, lane, x);
-    Int8Levels<kDim>(x, level, scale);
-#pragma unroll
-    for (int r = 0; r < kRowsAtOnce; ++r) {
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        rows->levels[s][token + r][lane * kEach + i] = static_cast<int8_t>(level[r][i]);
-      }
-      if (lane == 0) rows->scales[s][token + r] = scale[r];
-    }
-  }
-  __syncthreads();
-  for (int i = threadIdx.x; i < 2 * kPageLen; i += blockDim.x) {
-    const int s = i / kPageLen;
-    reinterpret_cast<float*>(open + head.sides[s].open_scales)[i % kPageLen] =
-        rows->scales[s][i % kPageLen];
-  }
-  for (int i = threadIdx.x; i < 2 * kDim * 4; i += blockDim.x) {  // a lane's part of a fragment
-    const int s = i / (kDim * 4), fragment = i % (kDim * 4) / 32;
-    const Side which = s == 0 ? Side::kK : Side::kV;
-    const auto word = [&](int k) {
-      return RegisterOf<kDim>(rows->levels[s], which, lane, 4 * fragment + k);
-    };
-    reinterpret_cast<uint4*>(open + head.sides[s].open_values)[fragment * 32 + lane] = {
-        word(0), word(1), word(2), word(3)};
-  }
-}
-
 template <int kDim>
 struct PromptShared {
   SealShared<kDim> seal;
@@ -443,7 +364,7 @@ struct PromptShared {
 
 // A thread block for each (block, KV head).
 template <int kDim>
-__global__ void __launch_bounds__(32 * kWarps, kDim <= 128 ? 4 : 2)
+__global__ void __launch_bounds__(32 * kWarps, kDim <= 128 ? 3 : 2)
     AppendPromptKernel(const __grid_constant__ AppendParams p) {
   auto& sh = *reinterpret_cast<PromptShared<kDim>*>(ptx::DynamicShared());
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -462,11 +383,13 @@ __global__ void __launch_bounds__(32 * kWarps, kDim <= 128 ? 4 : 2)
   const AppendHead& head = sh.head;
   const int slot = p.open_table[p.prompt_sequence * p.table_stride + block];
   uint8_t* const open = p.open + static_cast<uint64_t>(slot) * p.open_stride + head.open_offset;
-  const BlockRows<kDim>* rows = nullptr;
-  if (end - begin == kPageLen && head.sides[0].row_type == AppendRowType::kInt8 &&
-      head.sides[1].row_type == AppendRowType::kInt8) {
-    AppendBlockRows<kDim>(p, head, blockIdx.x, begin - from, begin, open, &sh.rows, warp, lane);
-    rows = &sh.rows;
+  const bool has_codes = end - begin == kPageLen &&
+                         head.sides[0].row_type == AppendRowType::kInt8 &&
+                         head.sides[1].row_type == AppendRowType::kInt8;
+  if (has_codes) {
+    CodeBlock<kDim>(p, head, blockIdx.x, begin - from, begin, seals, &sh.rows, &sh.seal, warp,
+                    lane);
+    StoreOpenBlock<kDim>(head, sh.rows, open, lane);
   } else {
     for (int task = warp; task < 2 * (end - begin); task += kWarps) {
       const int position = begin + task / 2;
@@ -475,7 +398,7 @@ __global__ void __launch_bounds__(32 * kWarps, kDim <= 128 ? 4 : 2)
   }
   if (!seals) return;
   __syncthreads();
-  SealBlock<kDim>(p, head, p.prompt_sequence, block, open, rows, &sh.seal, warp, lane);
+  SealBlock<kDim>(p, head, p.prompt_sequence, block, open, has_codes, &sh.seal, warp, lane);
 }
 
 __global__ void AdvanceKernel(int32_t* lengths, const int32_t* sequences, int batch, int n) {

@@ -37,16 +37,6 @@ __device__ __forceinline__ float WarpMax(float x) {
   return x;
 }
 
-// The same of several rows, at once.
-template <int kRows>
-__device__ __forceinline__ void WarpSums(int (&x)[kRows]) {
-#pragma unroll
-  for (int s = 16; s > 0; s /= 2) {
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) x[i] += __shfl_xor_sync(kAllLanes, x[i], s);
-  }
-}
-
 // The smallest bfloat16 that is not below f, for f >= 0 and finite.
 __device__ __forceinline__ uint16_t BF16RoundUp(float f) {
   return static_cast<uint16_t>((__float_as_uint(f) + 0xffffu) >> 16);
@@ -61,48 +51,28 @@ __device__ __forceinline__ float2 CenterAngle(const DeviceCenterTable& t, int sl
   return make_float2(start.x * cj - start.y * sj, start.y * cj + start.x * sj);
 }
 
-// 8-bit levels of rows, and their scales.
-template <int kDim, int kRows>
-__device__ __forceinline__ void Int8Levels(const float (&x)[kRows][kDim / 32],
-                                           int (&level)[kRows][kDim / 32], float (&scale)[kRows]) {
-  constexpr int kEach = kDim / 32;
-  float largest[kRows] = {};
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) largest[r] = fmaxf(largest[r], fabsf(x[r][i]));
-  }
-#pragma unroll
-  for (int s = 16; s > 0; s /= 2) {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      largest[r] = fmaxf(largest[r], __shfl_xor_sync(kAllLanes, largest[r], s));
-    }
-  }
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    scale[r] = __fdiv_rn(largest[r], 127.f);
-    const bool is_zero = scale[r] < FLT_MIN;
-    if (is_zero) scale[r] = 0;
-    const float inverse = is_zero ? 0.f : __fdiv_rn(127.f, largest[r]);
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) level[r][i] = is_zero ? 0 : __float2int_rn(x[r][i] * inverse);
-  }
+// The scale of an 8-bit row for its largest |value|; `inverse`: what values are multiplied with.
+__device__ __forceinline__ float Int8Scale(float largest, float* inverse) {
+  const float scale = __fdiv_rn(largest, 127.f);
+  const bool is_zero = scale < FLT_MIN;
+  *inverse = is_zero ? 0.f : __fdiv_rn(127.f, largest);
+  return is_zero ? 0.f : scale;
 }
 
 template <int kDim>
-__device__ __forceinline__ void StoreInt8Row(Side which, int token, const float (&x)[1][kDim / 32],
+__device__ __forceinline__ void StoreInt8Row(Side which, int token, const float (&x)[kDim / 32],
                                              uint8_t* values, float* scales, int lane) {
   constexpr int kEach = kDim / 32;
-  int level[1][kEach];
-  float scale[1];
-  Int8Levels<kDim>(x, level, scale);
+  float largest = 0, inverse;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) largest = fmaxf(largest, fabsf(x[i]));
+  const float scale = Int8Scale(WarpMax(largest), &inverse);
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     values[FragmentByte(FragmentOf(which, kDim, token, lane * kEach + i))] =
-        static_cast<uint8_t>(level[0][i]);
+        static_cast<uint8_t>(__float2int_rn(x[i] * inverse));
   }
-  if (lane == 0) scales[token] = scale[0];
+  if (lane == 0) scales[token] = scale;
 }
 
 // FP8FromF32 of codec/fp8.h.
@@ -148,54 +118,47 @@ __device__ __forceinline__ int StoreFloatRow(AppendRowType type, Side which, int
   return clamped;
 }
 
-// Consecutive tokens of a head as they are written: sanitized, without their centre, rotated. `at`:
-// of the first, in p.k or p.v. Counts what was not finite or out of range.
-template <int kDim, int kRows>
-__device__ __forceinline__ void LoadRows(const AppendParams& p, const AppendSide& side,
-                                         const AppendCenter* center, const void* from, int64_t at,
-                                         int position, int lane, float (&x)[kRows][kDim / 32]) {
+// A number as it is written: finite, not beyond kMaxRowValue, and 0 below the smallest normal one.
+__device__ __forceinline__ void Sanitize(float* v, int* nonfinite, int* clamped) {
+  if (!isfinite(*v)) {
+    *v = 0, ++*nonfinite;
+  } else if (fabsf(*v) > kMaxRowValue) {
+    *v = copysignf(kMaxRowValue, *v), ++*clamped;
+  } else if (fabsf(*v) < FLT_MIN) {
+    *v = 0;
+  }
+}
+__device__ __forceinline__ void Count(const AppendParams& p, int nonfinite, int clamped) {
+  if (nonfinite > 0) atomicAdd(&p.counters[0], static_cast<unsigned long long>(nonfinite));
+  if (clamped > 0) atomicAdd(&p.counters[1], static_cast<unsigned long long>(clamped));
+}
+// Without the centre of its channel.
+__device__ __forceinline__ float Centred(const AppendParams& p, const AppendCenter& c, int position,
+                                         float x) {
+  if (c.slot < 0) return x;
+  const float2 angle = CenterAngle(p.center_table, c.slot, position);
+  return x - (c.cos_part * angle.x + c.sin_part * angle.y);
+}
+
+// A row of a head as it is written: sanitized, without its centre, rotated. `at`: in p.k or p.v.
+// Counts what was not finite or out of range.
+template <int kDim>
+__device__ __forceinline__ void LoadRow(const AppendParams& p, const AppendSide& side,
+                                        const AppendCenter* center, const void* from, int64_t at,
+                                        int position, int lane, float (&x)[kDim / 32]) {
   constexpr int kEach = kDim / 32;
   int nonfinite = 0, clamped = 0;
 #pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    const int64_t row = at + static_cast<int64_t>(r) * p.num_kv_heads * kDim + lane * kEach;
-    if constexpr (kRows > 1) {  // whole blocks, which are aligned
-      LoadIoRow(from, row, p.io, x[r]);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) x[r][i] = LoadIo(from, row + i, p.io);
-    }
-  }
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      float& v = x[r][i];
-      if (!isfinite(v)) {
-        v = 0, ++nonfinite;
-      } else if (fabsf(v) > kMaxRowValue) {
-        v = copysignf(kMaxRowValue, v), ++clamped;
-      } else if (fabsf(v) < FLT_MIN) {
-        v = 0;
-      }
-    }
-    if (center != nullptr) {
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        const AppendCenter c = center[lane * kEach + i];
-        if (c.slot < 0) continue;
-        const float2 angle = CenterAngle(p.center_table, c.slot, position + r);
-        x[r][i] -= c.cos_part * angle.x + c.sin_part * angle.y;
-      }
-    }
+  for (int i = 0; i < kEach; ++i) {
+    x[i] = LoadIo(from, at + lane * kEach + i, p.io);
+    Sanitize(&x[i], &nonfinite, &clamped);
+    if (center != nullptr) x[i] = Centred(p, center[lane * kEach + i], position, x[i]);
   }
   if (side.rotated != 0) {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) FlipSigns<kDim>(side.signs, x[r], lane);
+    FlipSigns<kDim>(side.signs, x, lane);
     Hadamard<kDim>(x, lane, kNorm<kDim>);
   }
-  if (nonfinite > 0) atomicAdd(&p.counters[0], static_cast<unsigned long long>(nonfinite));
-  if (clamped > 0) atomicAdd(&p.counters[1], static_cast<unsigned long long>(clamped));
+  Count(p, nonfinite, clamped);
 }
 
 template <int kDim>
@@ -203,15 +166,15 @@ __device__ void AppendRow(const AppendParams& p, const AppendSide& side, const A
                           Side which, const void* from, int64_t at, int position, uint8_t* open,
                           int lane) {
   const int token = position % kPageLen;
-  float x[1][kDim / 32];
-  LoadRows<kDim>(p, side, center, from, at, position, lane, x);
+  float x[kDim / 32];
+  LoadRow<kDim>(p, side, center, from, at, position, lane, x);
   uint8_t* const values = open + side.open_values;
   if (side.row_type == AppendRowType::kInt8) {
     StoreInt8Row<kDim>(which, token, x, values, reinterpret_cast<float*>(open + side.open_scales),
                        lane);
     return;
   }
-  const int clamped = StoreFloatRow<kDim>(side.row_type, which, token, x[0], values, lane);
+  const int clamped = StoreFloatRow<kDim>(side.row_type, which, token, x, values, lane);
   if (clamped > 0) atomicAdd(&p.counters[1], static_cast<unsigned long long>(clamped));
 }
 
@@ -219,8 +182,9 @@ template <int kDim>
 struct SealShared {
   // K, V; a row is longer by a word than it needs, for the sake of banks.
   alignas(4) uint8_t codes[2][kPageLen][kDim + 4];
-  float scale[kPageLen];
-  int energy[kPageLen];
+  // Of each side's rows: scales with gain and the energies of their levels, or lengths.
+  float scale[2][kPageLen];
+  int energy[2][kPageLen];
   // Anchors.
   float stored[2][kPageLen];  // scales as they will be read
   float score[kPageLen];
@@ -269,81 +233,60 @@ __device__ __forceinline__ float GainOf(const AppendSide& side, float reference,
   return ll > 0 ? __fsqrt_rn(__fdiv_rn(static_cast<float>(rr), static_cast<float>(ll))) : 0.f;
 }
 
-// Rows of 8-bit levels, of consecutive tokens, to codes, their scales with gain, and the energies
-// of their levels.
-template <int kDim, int kRows>
-__device__ __forceinline__ void CodeLevels(const AppendSide& side, Side which,
-                                           const int (&row)[kRows][kDim / 32],
-                                           const float (&open_scale)[kRows], int first_token,
-                                           SealShared<kDim>* sh, int lane) {
-  constexpr int kEach = kDim / 32;
-  int rr[kRows] = {}, limit[kRows], code[kRows][kEach] = {}, ll[kRows] = {}, rl[kRows] = {};
-  float reference[kRows];
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) rr[r] += row[r][i] * row[r][i];
-  }
-  WarpSums(rr);
-  // As CodesOf, but a lane has one of the thresholds.
-  const bool has_limit = lane + 1 < side.num_levels;
-  const float threshold = has_limit ? side.thresholds[lane] : 0.f;
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    reference[r] = __fsqrt_rn(__fdiv_rn(static_cast<float>(rr[r]), static_cast<float>(kDim)));
-    const float exact = fminf(fmaxf(floorf(threshold * reference[r]), -128.f), 127.f);
-    limit[r] = has_limit ? static_cast<int>(exact) : 127;
-  }
-#pragma unroll 3
-  for (int t = 0; t + 1 < side.num_levels; ++t) {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const int at = __shfl_sync(kAllLanes, limit[r], t);
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) code[r][i] += row[r][i] > at;
-    }
-  }
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    uint32_t packed[DivCeil(kEach, 4)] = {};
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int level = side.levels[code[r][i]];
-      ll[r] += level * level;
-      rl[r] += level * row[r][i];
-      packed[i / 4] |= static_cast<uint32_t>(code[r][i]) << (i % 4 * 8);
-    }
-    uint8_t* const to = &sh->codes[which == Side::kV][first_token + r][lane * kEach];
-    if constexpr (kEach % 4 == 0) {
-#pragma unroll
-      for (int i = 0; i < kEach / 4; ++i) reinterpret_cast<uint32_t*>(to)[i] = packed[i];
-    } else {
-      *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(packed[0]);
-    }
-  }
-  WarpSums(ll);
-  WarpSums(rl);
-  if (lane != 0) return;
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    if (rr[r] == 0) ll[r] = rl[r] = 0;
-    sh->scale[first_token + r] = open_scale[r] * GainOf(side, reference[r], rr[r], rl[r], ll[r]);
-    sh->energy[first_token + r] = ll[r];
-  }
+// Scale with gain and energy of a row.
+template <int kDim>
+__device__ __forceinline__ void StoreGain(const AppendSide& side, Side which, float open_scale,
+                                          float reference, int rr, int rl, int ll, int token,
+                                          SealShared<kDim>* sh) {
+  if (rr == 0) ll = rl = 0;
+  sh->scale[which == Side::kV][token] = open_scale * GainOf(side, reference, rr, rl, ll);
+  sh->energy[which == Side::kV][token] = ll;
 }
 
-// The same of a row of an open block.
+// A row of an open block to codes, its scale with gain, and the energy of its levels.
 template <int kDim>
 __device__ void CodeRow(const AppendSide& side, Side which, const uint8_t* open, int token,
                         SealShared<kDim>* sh, int lane) {
   constexpr int kEach = kDim / 32;
-  int row[1][kEach];
+  int row[kEach], code[kEach], rr = 0, ll = 0, rl = 0;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    row[0][i] = OpenLevel<kDim>(side, which, open, token, lane * kEach + i);
+    row[i] = OpenLevel<kDim>(side, which, open, token, lane * kEach + i);
+    rr += row[i] * row[i];
   }
-  const float scale[1] = {OpenScale(side, open, token)};
-  CodeLevels<kDim>(side, which, row, scale, token, sh, lane);
+  rr = WarpSum(rr);
+  const float reference = __fsqrt_rn(__fdiv_rn(static_cast<float>(rr), static_cast<float>(kDim)));
+  CodesOf<kEach>(side, row, reference, code);
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int level = side.levels[code[i]];
+    ll += level * level;
+    rl += level * row[i];
+    sh->codes[which == Side::kV][token][lane * kEach + i] = static_cast<uint8_t>(code[i]);
+  }
+  ll = WarpSum(ll), rl = WarpSum(rl);
+  if (lane == 0) {
+    StoreGain(side, which, OpenScale(side, open, token), reference, rr, rl, ll, token, sh);
+  }
+}
+
+// Bytes [i] of rows of a block as a register of a lane's stream has them: the inverse of
+// FragmentOf.
+template <int kDim, typename Rows>
+__device__ __forceinline__ uint32_t RegisterOf(const Rows& rows, Side which, int lane, int reg) {
+  const int fragment = reg / 4, i = reg % 4, r = lane / 4, c = lane % 4;
+  if (which == Side::kK) {  // four channels of a token
+    constexpr int kSteps = kDim / 32;
+    return *reinterpret_cast<const uint32_t*>(
+        &rows[fragment / kSteps * 16 + r + 8 * (i & 1)]
+             [fragment % kSteps * 32 + 4 * c + 16 * (i >> 1)]);
+  }
+  const int m = fragment / 8 * 4 + fragment % 4, s = fragment / 4 % 2;
+  const int token = 32 * s + 16 * (i >> 1) + 2 * c, channel = 16 * m + r + 8 * (i & 1);
+  const auto byte = [&](int t) {
+    return static_cast<uint32_t>(static_cast<uint8_t>(rows[token + t][channel]));
+  };
+  return byte(0) | byte(1) << 8 | byte(8) << 16 | byte(9) << 24;
 }
 
 // Log8Encode of codec/log8.h.

@@ -25,8 +25,9 @@ __device__ __forceinline__ float BaseOf(float largest, uint16_t* base) {
 
 // Of the lengths in sh.scale; one warp.
 template <int kDim>
-__device__ __forceinline__ uint16_t BoundOfRows(const SealShared<kDim>& sh, int lane) {
-  return BF16RoundUp(WarpMax(fmaxf(sh.scale[lane], sh.scale[lane + 32])) * 1.0001f);
+__device__ __forceinline__ uint16_t BoundOfRows(const SealShared<kDim>& sh, Side which, int lane) {
+  const float* const lengths = sh.scale[which == Side::kV];
+  return BF16RoundUp(WarpMax(fmaxf(lengths[lane], lengths[lane + 32])) * 1.0001f);
 }
 
 // ---- Float rows ---------------------------------------------------------------------------------
@@ -62,7 +63,7 @@ __device__ void SealFloats(const AppendSide& side, Side which, const uint8_t* op
       sum += v * v;
     }
     sum = WarpSum(sum);
-    if (lane == 0) sh->scale[t] = static_cast<float>(sqrt(sum));
+    if (lane == 0) sh->scale[which == Side::kV][t] = static_cast<float>(sqrt(sum));
   }
 }
 
@@ -95,7 +96,7 @@ __device__ uint16_t SealInt8(const AppendParams& p, const AppendSide& side, Side
     sum = WarpSum(sum);
     if (lane == 0) {
       record[side.scales + FragmentScaleIndex(t)] = code;
-      sh->scale[t] = scale * __fsqrt_rn(static_cast<float>(sum));
+      sh->scale[which == Side::kV][t] = scale * __fsqrt_rn(static_cast<float>(sum));
     }
   }
   return base;
@@ -250,7 +251,7 @@ __device__ uint16_t SealGroups(const AppendParams& p, const AppendSide& side, Si
       sum += v * v;
     }
     sum = WarpSum(sum);
-    if (lane == 0) sh->scale[t] = static_cast<float>(sqrt(sum));
+    if (lane == 0) sh->scale[which == Side::kV][t] = static_cast<float>(sqrt(sum));
   }
   return base;
 }

@@ -19,6 +19,10 @@ inline float Reciprocal(float x) {
   return 1.f / x;
 }
 
+inline float MaxOrNaN(float a, float b) {
+  return a != a ? a : b != b ? b : std::fmax(a, b);
+}
+
 struct MmaOperands {
   uint32_t a[4], b[2];
 };
