@@ -30,10 +30,16 @@ __device__ __forceinline__ float PrefillVDigit(float base, float top) {
   return top > 0 ? base * (255.f / top) : 0.f;
 }
 
-// Bytes of level 2 c - 3 from bytes of code c.
-__device__ __forceinline__ uint32_t InPlaceLevels(uint32_t codes) {
-  const uint32_t low = codes << 1 & 0x02020202u | 0x01010101u;
-  return (~codes & 0x02020202u) * 126u + low;
+// A lane's 16 codes of 2 bits, in place (codec/fragment_layout.h), as registers of levels
+// 2 code - 3. Selectors of a permute are nibbles, so it takes fields 0 and 2 of each byte at once.
+__device__ __forceinline__ void InPlaceLevels(uint32_t word, uint32_t (&a)[4]) {
+  constexpr uint32_t kLevels = 0x0301FFFDu;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t n = (i == 0 ? word : word >> 2) & 0x33333333u;
+    const uint32_t low = ptx::Permute(kLevels, 0, n), high = ptx::Permute(kLevels, 0, n >> 16);
+    a[2 * i] = ptx::Permute(low, high, 0x6420), a[2 * i + 1] = ptx::Permute(low, high, 0x7531);
+  }
 }
 
 // Fragments 8 group .. 8 group + 7 of one side of a block, by a warp. `block`: in the stage.
@@ -52,6 +58,9 @@ __device__ __forceinline__ void PrefillLevels(const uint4* words, int f, const D
                                               uint32_t (&a)[4]) {
   if constexpr (kKind == DecodeCodes::kInt8) {
     a[0] = words[f].x, a[1] = words[f].y, a[2] = words[f].z, a[3] = words[f].w;
+  } else if constexpr (kKind == DecodeCodes::kInPlace2) {
+    const uint4& v = words[f / 4];
+    InPlaceLevels(f % 4 == 0 ? v.x : f % 4 == 1 ? v.y : f % 4 == 2 ? v.z : v.w, a);
   } else {
     Group<kKind> group;
 #pragma unroll
@@ -63,9 +72,6 @@ __device__ __forceinline__ void PrefillLevels(const uint4* words, int f, const D
     if constexpr (kKind == DecodeCodes::kTable4) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) a[i] <<= 1;
-    } else if constexpr (kKind == DecodeCodes::kInPlace2) {
-      a[0] = InPlaceLevels(a[0]), a[1] = InPlaceLevels(a[1]);
-      a[2] = InPlaceLevels(a[2] >> 2), a[3] = InPlaceLevels(a[3] >> 2);
     }
   }
 }
