@@ -45,12 +45,14 @@ quick='OnDevice.EveryPairOfWidths:OnDevice.OneOfEverything:OnDevice.SkippingOfAF
 # barrier for its warp, and takes the next use of a stage's scales for a race.
 if command -v compute-sanitizer >/dev/null; then
   for tool in memcheck racecheck; do
-    more=''
-    [ $tool = memcheck ] && more=':PrefillOnDevice.EveryLength'
+    more='' prompt=''
+    if [ $tool = memcheck ]; then
+      more=':PrefillOnDevice.EveryLength' prompt=':OnDevice.PartsOfAPrompt*'
+    fi
     step "$tool-attention" timeout 150 compute-sanitizer --tool $tool --error-exitcode 9 \
       "$tests/attention_test" --gtest_filter="$quick$more"
     step "$tool-cache" timeout 100 compute-sanitizer --tool $tool --error-exitcode 9 \
-      "$tests/cache_test" --gtest_filter='OnDevice.OneTokenSealsABlock'
+      "$tests/cache_test" --gtest_filter="OnDevice.OneTokenSealsABlock$prompt"
     step "$tool-linear" timeout 100 compute-sanitizer --tool $tool --error-exitcode 9 \
       "$tests/linear_test" --gtest_filter='OnDevice.ANonFinite*:OnDevice.ARowHas*'
   done
