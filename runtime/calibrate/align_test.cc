@@ -56,6 +56,7 @@ TEST(Calibrate, SearchAndProofReadAtLeastTwoWindows) {
   const auto calibration = SomeWindows(4, 1), held_out = SomeWindows(3, 2);
   const auto r = Calibrate(model, calibration, held_out, o);
   ASSERT_TRUE(r.ok()) << r.status().ToString();
+  EXPECT_GE(kCalibrateLeastWindows, 2u);
   for (const CalibrateTrial& t : r->trials) {
     EXPECT_EQ(t.window_means.size(), kCalibrateLeastWindows) << t.name;
   }
