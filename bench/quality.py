@@ -3,14 +3,15 @@
 
 usage: bench/quality.py [--formats k8v8,k4v4,k3v2] [--calibrated k4v4,k3v2,k3v2-anchor1]
                         [--windows 4] [--context 2048] [--texts bible,perl] [--append]
-                        [--profiles FOLDER] [--name quality.json]
+                        [--profiles FOLDER] [--f32-floor] [--name quality.json]
 
 Needs ./quickstart and Debian's perl-doc (the second genre).
 Writes bench/results/NAME from `tq eval kld --cut spread`. `windows` is a number for each text.
 Formats given with --calibrated get means of K and Q (`tq calibrate --uniform`) from 16,384 tokens of
 other manuals and of the end of the Bible, no window of which is measured; they are named calibrated-FORMAT. --append adds to
 NAME what was measured at the same context over as many windows: long contexts in several sittings,
-whose profiles --profiles keeps.
+whose profiles --profiles keeps. --f32-floor measures the 16-bit cache beside keys and values of 32
+bits too.
 """
 import argparse
 import json
@@ -90,6 +91,7 @@ def measure(text, formats, options):
     command = [str(TQ), "eval", "kld", "--model", str(MODEL), "--kv", ",".join(formats),
                "--data", str(text), "--cut", "spread", "--windows", str(options.windows),
                "--context", str(options.context), "--json"]
+    command += ["--f32-floor"] if options.f32_floor else []
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
 
 
@@ -102,6 +104,7 @@ def main():
     parser.add_argument("--texts", default="bible,perl")
     parser.add_argument("--append", action="store_true")
     parser.add_argument("--profiles")
+    parser.add_argument("--f32-floor", action="store_true")
     parser.add_argument("--name", default="quality.json")
     options = parser.parse_args()
     for needed in (MODEL, TEXT, TQ):
@@ -122,6 +125,9 @@ def main():
                      for text in options.texts.split(",")]
     arguments = ["--formats", options.formats, "--calibrated", options.calibrated, "--windows",
                  str(options.windows), "--context", str(options.context)]
+    arguments = [f"'{a}'" if a == "" else a for a in arguments]
+    arguments += ["--f32-floor"] if options.f32_floor else []
+    arguments += ["--name", options.name] if options.name != "quality.json" else []
     first = documents[0]
     result = {"machine": machine(), "command": "bench/quality.py " + " ".join(arguments),
               "model": first["model"], "context": options.context, "windows": options.windows,
@@ -140,6 +146,9 @@ def main():
             new = row(candidate)
             result["results"] = [r for r in result["results"] if (r["text"], r["format"])
                                  != (new["text"], new["format"])] + [new]
+    if options.f32_floor:
+        result["f32_floor"] = [{"text": d.get("rows", [d])[0]["by_text"][0]["text"], **d["floor_f32"]}
+                               for d in documents]
     result["results"].sort(key=lambda r: r["text"])  # stable: formats stay in order
     write(options.name, result)
     return 0

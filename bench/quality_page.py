@@ -28,6 +28,16 @@ def windows_lines(result):
                     "perplexity ratio"], rows)]
 
 
+def f32_floor_lines(result):
+    if result is None:
+        return MISSING
+    rows = [[r["text"], f"{r['kld_mean']:.7f} ± {r['kld_stderr']:.7f}",
+             f"{100 * r['same_top']:.2f} %", f"{r['ppl_ratio']:.6f}"] for r in result["f32_floor"]]
+    return [f"The f16 cache against keys and values of 32 bits, {result['windows']} windows of "
+            f"{result['context']:,} tokens of each text (`{result['command']}`):", "",
+            *table(["text", "KL mean", "same top", "perplexity ratio"], rows)]
+
+
 def perplexity_lines(result):
     if result is None:
         return MISSING
@@ -46,6 +56,7 @@ def perplexity_lines(result):
 def main():
     lines = {"windows": windows_lines(load("quality.json")),
              "long_windows": windows_lines(load("quality_8192.json")),
+             "f32_floor": f32_floor_lines(load("f32_floor.json")),
              "perplexity": perplexity_lines(load("llama_perplexity.json"))}
     measured = load("calibration.json")
     lines.update({name: MISSING if measured is None else make(measured) or MISSING
