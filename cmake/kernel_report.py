@@ -23,7 +23,7 @@ FLAGS = ["-std=c++20", "-O3", f"-I{ROOT}", "--expt-relaxed-constexpr", "-fmad=fa
 # Kernels of 16 rows keep 64 output registers a thread more than fit, as does that of 8 rows which
 # reads every format; the others must be lean.
 SPILL_LIMITS = [("DecodeKernel 256 4", 4096), ("DecodeKernel 128 4", 512),
-                ("DecodeKernel 256 2 2 2", 3072), ("DecodeKernel 256 2 2 1", 320), ("", 256)]
+                ("DecodeKernel 256 2 2 2", 2048), ("DecodeKernel 256 2 2 1", 384), ("", 256)]
 
 
 def kernels(nvcc, source, arch):

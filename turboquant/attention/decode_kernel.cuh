@@ -107,7 +107,8 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
     const DecodeTable k_table = TurnedTable(head.k_table), v_table = TurnedTable(head.v_table);
     PageTask task = {&head, &k_table, &v_table, reinterpret_cast<const uint4*>(center)};
     task.v_factor = VScaleFactor(head, lane);
-    own->masked_end = MaskedEnd(p, u, source, num_warps);
+    if (lane == 0) own->masked_end = MaskedEnd(p, u, source, num_warps);
+    __syncwarp();
     [[maybe_unused]] PageWeights<kTiles> pending;  // of the page before, whose values come later
     [[maybe_unused]] bool has_pending = false;
     if constexpr (kSkip) {
