@@ -41,7 +41,6 @@ __device__ void WriteRow(const DecodeParams& p, const Unit& u, const DecodeHead&
   }
 }
 
-// float2 of a row of a part: (m, l), and what was skipped.
 // Where warp `w` has its state.
 template <int kTiles>
 __device__ __forceinline__ float* StateOf(uint8_t* warps, size_t warp_bytes, int w) {
@@ -49,6 +48,7 @@ __device__ __forceinline__ float* StateOf(uint8_t* warps, size_t warp_bytes, int
   return reinterpret_cast<float*>(reinterpret_cast<uint8_t*>(own + 1) + own->state_at);
 }
 
+// float2 of a row of a part: (m, l), and what was skipped.
 template <bool kSkip>
 constexpr int kPartWidth = kSkip ? 2 : 1;
 

@@ -91,7 +91,7 @@ struct Ring {
     barrier ^= sizeof(uint64_t);
   }
 
-  // Memory takes long to answer beside the copies: slots of pages come 32 at a time, 31 to 62 pages
+  // Memory takes long to answer beside the copies: slots of pages come 32 at a time, 30 to 62 pages
   // before they are needed. First those of a unit's first pages, of which the lane's is returned.
   __device__ __forceinline__ uint32_t FirstIds(const PageSource& s, int num_warps, int lane) const {
     const int page = s.begin + lane;
@@ -99,7 +99,7 @@ struct Ring {
   }
   __device__ __forceinline__ void PutId(int page, uint32_t id) const { own->ids[page % 64] = id; }
   __device__ __forceinline__ uint32_t IdAt(int page) const { return own->ids[page % 64]; }
-  // Of 32 pages, into the group of the next Issue.
+  // Of 32 pages, into the group that is committed next.
   __device__ __forceinline__ void AskForIds(const PageSource& s, int first_page, int num_warps,
                                             int lane) const {
     const int page = first_page + lane;

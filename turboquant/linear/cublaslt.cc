@@ -4,9 +4,9 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <bit>
 #include <compare>
 #include <map>
+#include <type_traits>
 
 namespace tq {
 namespace {
@@ -178,6 +178,7 @@ class Loaded final : public CublasLt {
     const Status found = Check(f_.get_heuristic(handle_, operation, weights.get(), x.get(), y.get(),
                                                 y.get(), made, 1, &best, &count),
                                "cublasLtMatmulAlgoGetHeuristic");
+    if (!found.ok() && found.code() != StatusCode::kUnsupported) return found;
     if (!found.ok() || count == 0) {
       return Unsupported("cuda: cuBLASLt ", version(), " has no algorithm for ", s.rows,
                          " rows times ", WeightTypeName(s.type), " weights, ", s.out_dim, " x ",

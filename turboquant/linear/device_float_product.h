@@ -17,8 +17,9 @@ namespace tq {
 
 class CublasLt;
 
-// The library, its memory, and its choices. Calls share the memory: those of one object go to one
-// stream, or to streams of which each waits for the one before.
+// The library, its memory, and its choices. Calls share the memory: those of one object come
+// from one thread at a time, and go to one stream or to streams of which each waits for the one
+// before.
 class DeviceFloatProducts {
  public:
   // OK where x has the type of the weights, and y that type or f32; else kUnsupported.
