@@ -261,16 +261,25 @@ Result<Windows> MakeWindows(const CalibrateFlags& flags, LoadedModel& loaded,
   return windows;
 }
 
-std::string WhatNext(const CalibrateFlags& flags, const std::string& out, bool beside) {
+std::string WhatNext(const CalibrateFlags& flags, const std::string& out, bool beside,
+                     bool passed) {
   const std::string model =
       flags.model.model.empty() ? "" : " --model " + ShellWord(flags.model.model);
   const std::string kv = beside ? "" : " --kv " + ShellWord(out);
-  return fmt::format(
+  const std::string data = flags.data.CommandLine(DataFlags::ShownIn::kTerminal);
+  std::string next = fmt::format(
       "\nWrote {}\n{}Next:\n  tq info {}\n  tq eval kld{}{} --context {} {} --part held-out\n"
       "  tq run{}{} --max-tokens 40 -p \"The sea is\"\n",
       out, beside ? "It lies beside the model: tq run, eval and plan find it by themselves.\n" : "",
-      ShellWord(out), model, kv, flags.context,
-      flags.data.CommandLine(DataFlags::ShownIn::kTerminal), model, kv);
+      ShellWord(out), model, kv, flags.context, data, model, kv);
+  if (!passed) {
+    // Not on the held-out part: what is chosen by it proves nothing any more.
+    next += fmt::format(
+        "It did not pass; for the layers and heads that cost the most:\n"
+        "  tq eval blame{}{} --context {} {} --part calibration\n",
+        model, kv, flags.context, data);
+  }
+  return next;
 }
 
 Result<int> RunCalibrate(const CalibrateFlags& flags) {
@@ -410,7 +419,7 @@ Result<int> RunCalibrate(const CalibrateFlags& flags) {
     j["peak_rss_bytes"] = PeakRssBytes();
     PrintOut(j.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
   } else {
-    PrintOut(CalibrateText(result) + WhatNext(flags, out, out == beside));
+    PrintOut(CalibrateText(result) + WhatNext(flags, out, out == beside, profile.quality->passed));
     if (flags.write_into) {
       PrintOut(fmt::format("Written into {}{}\n", into_path,
                            IsDirectory(model_path) ? "" : ", a copy of the model that carries it"));

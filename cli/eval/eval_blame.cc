@@ -73,10 +73,6 @@ Result<int> RunEvalBlame(const BlameFlags& flags) {
   }
   TQ_ASSIGN_OR_RETURN(EvalInput input, EvalInput::Load(flags));
   TQ_ASSIGN_OR_RETURN(KvChoice choice, input.Choose(flags.kv.kv));
-  const TextOverlap seen = choice.calibrated_on.With(AllWindows(input.texts()).windows);
-  if (const std::string words = SeenWords(seen); !words.empty()) {
-    PrintNote(flags.output, choice.name + ": " + words);
-  }
   BlameOptions options;
   TQ_ASSIGN_OR_RETURN(options.reference, input.Reference());
   options.candidate = {choice.name, &input.model(), std::move(choice.config)};
