@@ -140,6 +140,8 @@ def main():
             print(f"{path.name} differs in {', '.join(same)}: nothing added", file=sys.stderr)
             return 2
         result["results"] = old["results"]
+        if "f32_floor" in old:
+            result["f32_floor"] = old["f32_floor"]
         result["also"] = old.get("also", []) + [old["command"]]
     for document in documents:
         for candidate in document.get("rows", [document]):
@@ -147,8 +149,10 @@ def main():
             result["results"] = [r for r in result["results"] if (r["text"], r["format"])
                                  != (new["text"], new["format"])] + [new]
     if options.f32_floor:
-        result["f32_floor"] = [{"text": d.get("rows", [d])[0]["by_text"][0]["text"], **d["floor_f32"]}
-                               for d in documents]
+        new = [{"text": d.get("rows", [d])[0]["by_text"][0]["text"], **d["floor_f32"]}
+               for d in documents]
+        texts = {f["text"] for f in new}
+        result["f32_floor"] = [f for f in result.get("f32_floor", []) if f["text"] not in texts] + new
     result["results"].sort(key=lambda r: r["text"])  # stable: formats stay in order
     write(options.name, result)
     return 0

@@ -173,8 +173,14 @@ Status Calibration::Verify() {
     result_.gain = gain.mean();
     result_.gain_stderr = gain.stderr_of_mean();
     // Without a budget the simpler one has to reach the target too.
+    KldGate target;
+    target.max_kld = options_.target_kld;
     const bool reaches =
-        budget_bits_ || OverWindows(result_.held_out_uniform).mean() <= options_.target_kld;
+        budget_bits_ || GateFailures(target,
+                                     Summarize(result_.held_out_uniform.scores,
+                                               result_.held_out_uniform.window_positions),
+                                     "")
+                            .empty();
     if (!IsBeyondItsError(gain) && reaches && options_.objective == Objective::kKld) {
       result_.kept_uniform = true;
       Say(fmt::format(

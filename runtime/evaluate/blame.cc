@@ -85,6 +85,10 @@ class Blame {
     const double clear = ClearErrors(result_.layers.size());
     if (most.recovered >= clear * most.recovered_stderr) {
       TQ_RETURN_IF_ERROR(MeasureJoint());
+    } else if (result_.note.empty() && most.recovered <= 0) {
+      result_.note =
+          "no layer recovers anything: the cache costs too little on these texts to say "
+          "where";
     } else if (result_.note.empty()) {
       // What is clear beside it recovers less than it: pins of that would mislead.
       result_.note = fmt::format(

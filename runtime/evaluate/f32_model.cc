@@ -82,8 +82,9 @@ void F32Model::Attend(int layer, const AttentionParams& params, const AttentionI
       const float* keys = &head.keys[static_cast<size_t>(b * kBlock) * dim];
       float* s = &scores[static_cast<size_t>(b * kBlock)];
       for (size_t c = 0; c < dim; ++c) {
-        for (int64_t i = 0; i < kBlock; ++i)
+        for (int64_t i = 0; i < kBlock; ++i) {
           s[i] += q[c] * keys[c * kBlock + static_cast<size_t>(i)];
+        }
       }
     }
     const float* sink = params.sinks == nullptr ? nullptr : params.sinks + q_head;

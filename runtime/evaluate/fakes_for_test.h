@@ -81,6 +81,7 @@ class TinyModel : public Model {
         const std::vector<float> q = Rows(q_[l], item.tokens), k = Rows(k_[l], item.tokens),
                                  v = Rows(v_[l], item.tokens);
         TQ_RETURN_IF_ERROR(cache.AppendLayer(item.seq, l, k.data(), v.data(), pool_));
+        if (row_probe_) row_probe_(l, k.data(), v.data());
         const AttentionItem attention{item.seq, first_pos, n, q.data(), state.data()};
         if (attention_probe_) attention_probe_(l, cache, {.num_q_heads = kHeads}, {&attention, 1});
         TQ_RETURN_IF_ERROR(Attend(cache, l, {kHeads, 0}, {&attention, 1}, pool_));

@@ -112,8 +112,9 @@ std::string SeenWords(const TextOverlap& seen);
 // say something.
 std::string WhyNotInformative(double plain_ppl, int vocab_size);
 
-// The rule of passing, for gates, the target of a calibration and the block `quality` of a profile
-// alike. What of `gate` these statistics do not keep, one sentence each; none: passed.
+// The rule of passing, for the flags of `tq eval kld` and `ppl`, the target of a calibration and
+// the block `quality` of a profile alike. (Bounds of a suite's gate file are compared as they are.)
+// What of `gate` these statistics do not keep, one sentence each; none: passed.
 // - A mean KL passes unless it is above its bound by more than its standard error: which windows
 // were
 //   drawn must not decide. More tokens make the error smaller and the rule stricter.
