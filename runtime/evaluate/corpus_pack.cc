@@ -244,9 +244,10 @@ Result<Windows> PackWindows(const std::vector<TokenSequence>& sequences, int64_t
   }
   report.windows = static_cast<int64_t>(out.windows.size());
   if (out.windows.empty()) {
-    return DataLoss("no window of tokens: ", report.sequences,
-                    " requests and texts, the longest of ", report.max, " tokens; at least ",
-                    kMinWindow, " are needed");
+    return DataLoss("no window of tokens: ",
+                    FormatCount(report.sequences, "request or text", "requests and texts"),
+                    ", the longest of ", report.max, " tokens; at least ", kMinWindow,
+                    " are needed");
   }
   Warn(use, &report);
   return out;
