@@ -122,7 +122,9 @@ def main():
     parts += [(f"generate-{kv}", ("generate", kv), generations, ("generate", *data, "--kv", kv))
               for kv in o.tasks.split(",")]
     only = o.only.split(",") if o.only else [part[0] for part in parts]
-    result = {"machine": machine(), "command": "bench/suite.py " + " ".join(sys.argv[1:])}
+    suites = ",".join(pathlib.Path(kv).name for kv in o.suites.split(","))
+    result = {"machine": machine(), "command": f"bench/suite.py --suites {suites} --tasks {o.tasks} "
+                                               f"--lengths {o.lengths} --requests {o.requests}"}
     for name, place, sum_up, command in parts:
         if name not in only and not (o.folder / f"{name}.json").exists():
             continue
