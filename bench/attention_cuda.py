@@ -12,16 +12,13 @@ two batches and one depth, --formats, --depths and --no-center less than all.
 """
 import argparse
 import json
-import platform
 import statistics
-import subprocess
-import sys
 
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from common import RESULTS, TQ, output, write_to
+from common import RESULTS, TQ, cuda_machine, output, run, write_to
 
 FORMATS = "k4v4,k3v3,k3v2,k2v2,fp8,f16,k8v8,k8v4,k4v4-group32"
 CENTRED = "k4v4,k3v2,k3v2-anchor1"
@@ -91,10 +88,8 @@ def main():
     options = parser.parse_args()
     batches = [1, 4] if options.quick else [1, 4, 8]
     depths = [131072] if options.quick else [int(d) for d in options.depths.split(",")]
-    driver = output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").strip()
-    document = {"measured_on": {"driver": driver, "torch": torch.__version__,
-                                "cudnn": torch.backends.cudnn.version(),
-                                "kernel": platform.release(), "commit": options.commit},
+    document = {"measured_on": cuda_machine(options.commit, torch=torch.__version__,
+                                            cudnn=torch.backends.cudnn.version()),
                 "results": []}
     for kv_heads in (32, 8):
         ours_all = []
@@ -134,7 +129,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except subprocess.CalledProcessError as error:
-        sys.exit(f"{' '.join(error.cmd)}: {error.stderr.strip()}")
+    run(main)

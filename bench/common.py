@@ -34,6 +34,20 @@ def machine():
             "commit": output("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD").strip()}
 
 
+def cuda_machine(commit, **versions):
+    """Driver and versions of a result from a CUDA device; `commit`: of the program that ran there."""
+    driver = output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").strip()
+    return {"driver": driver, **versions, "kernel": platform.release(), "commit": commit}
+
+
+def run(main):
+    """Exits as main says, or with what a command that failed said."""
+    try:
+        sys.exit(main())
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"{' '.join(error.cmd)}: {error.stderr.strip()}")
+
+
 def spread(values):
     return {"median": statistics.median(values), "min": min(values), "max": max(values),
             "runs": len(values)}

@@ -11,16 +11,13 @@ bench/results/prefill_cuda.json. Needs PyTorch with CUDA.
 """
 import argparse
 import json
-import platform
 import statistics
-import subprocess
-import sys
 
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from common import RESULTS, TQ, output, write_to
+from common import RESULTS, TQ, cuda_machine, output, run, write_to
 
 FORMATS = "k4v4,k3v3,k3v2,k2v2"
 TOKENS = [2048, 8192, 32768]
@@ -71,10 +68,8 @@ def main():
     parser.add_argument("--out", default=str(RESULTS / "prefill_cuda.json"))
     parser.add_argument("--commit", default="")
     options = parser.parse_args()
-    driver = output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").strip()
-    document = {"measured_on": {"driver": driver, "torch": torch.__version__,
-                                "cudnn": torch.backends.cudnn.version(),
-                                "kernel": platform.release(), "commit": options.commit},
+    document = {"measured_on": cuda_machine(options.commit, torch=torch.__version__,
+                                            cudnn=torch.backends.cudnn.version()),
                 "results": []}
     for kv_heads in (32, 8):
         part = json.loads(output(
@@ -101,7 +96,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except subprocess.CalledProcessError as error:
-        sys.exit(f"{' '.join(error.cmd)}: {error.stderr.strip()}")
+    run(main)

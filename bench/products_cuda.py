@@ -13,11 +13,8 @@ import importlib.util
 import json
 import os
 import pathlib
-import platform
-import subprocess
-import sys
 
-from common import RESULTS, TQ, output, write_to
+from common import RESULTS, TQ, cuda_machine, output, run, write_to
 
 
 def cublaslt_folders():
@@ -38,9 +35,7 @@ def main():
     options = parser.parse_args()
     paths = [os.environ.get("LD_LIBRARY_PATH", ""), *cublaslt_folders()]
     os.environ["LD_LIBRARY_PATH"] = ":".join(p for p in paths if p)
-    driver = output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").strip()
-    document = {"measured_on": {"driver": driver, "kernel": platform.release(),
-                                "commit": options.commit}}
+    document = {"measured_on": cuda_machine(options.commit)}
     document |= json.loads(output(options.tq, "bench", "products", "--type", options.type, "--rows",
                                   options.rows, "--runs", "15", "--json", "--quiet"))
     for result in document["results"]:
@@ -57,7 +52,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except subprocess.CalledProcessError as error:
-        sys.exit(f"{' '.join(error.cmd)}: {error.stderr.strip()}")
+    run(main)

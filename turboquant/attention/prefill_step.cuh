@@ -286,13 +286,6 @@ __device__ __forceinline__ void MaskPrefillScores(const PrefillRows& rows, int f
   }
 }
 
-// The low bytes of four floats 2^23 + digit.
-__device__ __forceinline__ uint32_t PackDigits(const float (&d)[4]) {
-  const uint32_t a = __byte_perm(__float_as_uint(d[0]), __float_as_uint(d[1]), 0x0040);
-  const uint32_t b = __byte_perm(__float_as_uint(d[2]), __float_as_uint(d[3]), 0x0040);
-  return __byte_perm(a, b, 0x5410);
-}
-
 // Who may exponentiate: everybody at any time.
 struct NoTurns {
   __device__ __forceinline__ float Begin() const {
@@ -394,7 +387,7 @@ __device__ __forceinline__ void SealedPrefillWeights(
       const float d[4] = {
           fmaf(scores[j][2 * h], v.x, kTwo23), fmaf(scores[j][2 * h + 1], v.y, kTwo23),
           fmaf(scores[j + 1][2 * h], v.z, kTwo23), fmaf(scores[j + 1][2 * h + 1], v.w, kTwo23)};
-      weights[j / 4][h + j % 4] = PackDigits(d);
+      weights[j / 4][h + j % 4] = LowBytes(d);
     }
   };
   if (all) {

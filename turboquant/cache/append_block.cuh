@@ -17,14 +17,6 @@ struct BlockRows {
   float scales[2][kPageLen];
 };
 
-// Over the lanes of a row.
-template <typename T, typename Fn>
-__device__ __forceinline__ T OverRow(T x, const Fn& fn) {
-#pragma unroll
-  for (int s = kRowLanes / 2; s > 0; s /= 2) x = fn(x, __shfl_xor_sync(kAllLanes, x, s));
-  return x;
-}
-
 // As LoadRow, of the lane's row and part; `part`: which of the row's lanes it is.
 template <int kDim>
 __device__ __forceinline__ void LoadRowPart(const AppendParams& p, const AppendSide& side,
@@ -87,9 +79,7 @@ __device__ __forceinline__ void LoadRowPart(const AppendParams& p, const AppendS
 // Levels of a book, four to a word, of four codes of a byte each.
 __device__ __forceinline__ uint32_t LevelsOf(const uint32_t (&table)[4], bool has_upper,
                                              uint32_t codes) {
-  uint32_t n = has_upper ? codes & 0x07070707u : codes;
-  n = (n | n >> 4) & 0x00ff00ffu;
-  n = (n | n >> 8) & 0xffffu;
+  const uint32_t n = NibblesOf(has_upper ? codes & 0x07070707u : codes);
   const uint32_t low = ptx::Permute(table[0], table[1], n);
   if (!has_upper) return low;
   const uint32_t is_upper = (codes >> 3 & 0x01010101u) * 255u;
@@ -111,7 +101,7 @@ __device__ __forceinline__ void CodeRowPart(const AppendSide& side, Side which,
   for (int i = 0; i < kPer / 4; ++i) {
     rr = __dp4a(static_cast<int>(words[i]), static_cast<int>(words[i]), rr);
   }
-  rr = OverRow(rr, add);
+  rr = OverLanes(rr, kRowLanes, add);
   const float reference = __fsqrt_rn(__fdiv_rn(static_cast<float>(rr), static_cast<float>(kDim)));
   __half2 codes[kPer / 2], pairs[kPer / 2];  // 1024 + code: the low byte of the half is the code
 #pragma unroll
@@ -142,8 +132,8 @@ __device__ __forceinline__ void CodeRowPart(const AppendSide& side, Side which,
     rl = __dp4a(levels, static_cast<int>(words[i]), rl);
     ll = __dp4a(levels, levels, ll);
   }
-  rl = OverRow(rl, add), ll = OverRow(ll, add);
-  if (part == 0) StoreGain(side, which, open_scale, reference, rr, rl, ll, token, sh);
+  rl = OverLanes(rl, kRowLanes, add), ll = OverLanes(ll, kRowLanes, add);
+  if (part == 0) StoreGain(side, which, open_scale, {reference, rr, rl, ll}, token, sh);
 }
 
 // All rows of a block of new tokens to open rows of 8 bits in shared memory, and to codes where a
@@ -168,7 +158,7 @@ __device__ __forceinline__ void CodeBlock(const AppendParams& p, const AppendHea
     float largest = 0;
 #pragma unroll
     for (int i = 0; i < kPer; ++i) largest = fmaxf(largest, fabsf(x[i]));
-    largest = OverRow(largest, [](float a, float b) { return fmaxf(a, b); });
+    largest = OverLanes(largest, kRowLanes, [](float a, float b) { return fmaxf(a, b); });
     float inverse;
     const float scale = Int8Scale(largest, &inverse);
     uint32_t words[kPer / 4];
@@ -180,9 +170,7 @@ __device__ __forceinline__ void CodeBlock(const AppendParams& p, const AppendHea
         sum[k] = x[i + k] * inverse + kMagic;
         x[i + k] = sum[k] - kMagic;
       }
-      const uint32_t a = __byte_perm(__float_as_uint(sum[0]), __float_as_uint(sum[1]), 0x0040);
-      const uint32_t b = __byte_perm(__float_as_uint(sum[2]), __float_as_uint(sum[3]), 0x0040);
-      words[i / 4] = __byte_perm(a, b, 0x5410);
+      words[i / 4] = LowBytes(sum);
       reinterpret_cast<uint32_t*>(&rows->levels[s][token][part * kPer])[i / 4] = words[i / 4];
     }
     if (part == 0) rows->scales[s][token] = scale;

@@ -49,11 +49,7 @@ __device__ __forceinline__ uint32_t PackWord(const AppendSide& side, const SealS
   };
   // Codes of an even register and of the odd one behind it as 8 nibbles.
   const auto nibbles = [&](int reg) {
-    const auto pack = [](uint32_t x) {
-      x = (x | x >> 4) & 0x00ff00ffu;
-      return (x | x >> 8) & 0xffffu;
-    };
-    return pack(codes(reg)) | pack(codes(reg + 1)) << 16;
+    return NibblesOf(codes(reg)) | NibblesOf(codes(reg + 1)) << 16;
   };
   if (side.bits == 8) return codes(word);
   if (side.in_place != 0) {

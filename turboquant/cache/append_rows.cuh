@@ -37,6 +37,13 @@ __device__ __forceinline__ float WarpMax(float x) {
   return x;
 }
 
+// Over `lanes` lanes, which follow one another: a power of two of them.
+template <typename T, typename Fn>
+__device__ __forceinline__ T OverLanes(T x, int lanes, const Fn& fn) {
+  for (int s = 1; s < lanes; s *= 2) x = fn(x, __shfl_xor_sync(kAllLanes, x, s));
+  return x;
+}
+
 // The smallest bfloat16 that is not below f, for f >= 0 and finite.
 __device__ __forceinline__ uint16_t BF16RoundUp(float f) {
   return static_cast<uint16_t>((__float_as_uint(f) + 0xffffu) >> 16);
@@ -222,9 +229,14 @@ __device__ __forceinline__ void CodesOf(const AppendSide& side, const int (&row)
     for (int i = 0; i < kEach; ++i) code[i] += row[i] > limit;
   }
 }
-// Of sums rr = |x|^2, rl = <x, levels>, ll = |levels|^2.
-__device__ __forceinline__ float GainOf(const AppendSide& side, float reference, int rr, int rl,
-                                        int ll) {
+// Of 8-bit levels x and the levels of their codes, which are relative to `reference`: rr = |x|^2,
+// rl = <x, levels>, ll = |levels|^2.
+struct CodeSums {
+  float reference;
+  int rr, rl, ll;
+};
+__device__ __forceinline__ float GainOf(const AppendSide& side, const CodeSums& sums) {
+  const auto [reference, rr, rl, ll] = sums;
   if (rr == 0) return 0;
   if (side.gain == AppendGain::kNone) return side.unit * reference;
   if (side.gain == AppendGain::kUnbiased) {
@@ -236,26 +248,24 @@ __device__ __forceinline__ float GainOf(const AppendSide& side, float reference,
 // Scale with gain and energy of a row.
 template <int kDim>
 __device__ __forceinline__ void StoreGain(const AppendSide& side, Side which, float open_scale,
-                                          float reference, int rr, int rl, int ll, int token,
-                                          SealShared<kDim>* sh) {
-  if (rr == 0) ll = rl = 0;
-  sh->scale[which == Side::kV][token] = open_scale * GainOf(side, reference, rr, rl, ll);
-  sh->energy[which == Side::kV][token] = ll;
+                                          const CodeSums& sums, int token, SealShared<kDim>* sh) {
+  sh->scale[which == Side::kV][token] = open_scale * GainOf(side, sums);
+  sh->energy[which == Side::kV][token] = sums.rr == 0 ? 0 : sums.ll;
 }
 
-// A row of an open block to codes, its scale with gain, and the energy of its levels.
+// Codes of a lane's channels, relative to all channels of its `lanes` lanes.
 template <int kDim>
-__device__ void CodeRow(const AppendSide& side, Side which, const uint8_t* open, int token,
-                        SealShared<kDim>* sh, int lane) {
+__device__ __forceinline__ CodeSums CodeChannels(const AppendSide& side, Side which,
+                                                 const int (&row)[kDim / 32], int lanes, int token,
+                                                 SealShared<kDim>* sh, int lane) {
   constexpr int kEach = kDim / 32;
-  int row[kEach], code[kEach], rr = 0, ll = 0, rl = 0;
+  const auto add = [](int x, int y) { return x + y; };
+  int code[kEach], rr = 0, rl = 0, ll = 0;
 #pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    row[i] = OpenLevel<kDim>(side, which, open, token, lane * kEach + i);
-    rr += row[i] * row[i];
-  }
-  rr = WarpSum(rr);
-  const float reference = __fsqrt_rn(__fdiv_rn(static_cast<float>(rr), static_cast<float>(kDim)));
+  for (int i = 0; i < kEach; ++i) rr += row[i] * row[i];
+  rr = OverLanes(rr, lanes, add);
+  const float reference =
+      __fsqrt_rn(__fdiv_rn(static_cast<float>(rr), static_cast<float>(lanes * kEach)));
   CodesOf<kEach>(side, row, reference, code);
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
@@ -264,10 +274,27 @@ __device__ void CodeRow(const AppendSide& side, Side which, const uint8_t* open,
     rl += level * row[i];
     sh->codes[which == Side::kV][token][lane * kEach + i] = static_cast<uint8_t>(code[i]);
   }
-  ll = WarpSum(ll), rl = WarpSum(rl);
-  if (lane == 0) {
-    StoreGain(side, which, OpenScale(side, open, token), reference, rr, rl, ll, token, sh);
+  return {reference, rr, OverLanes(rl, lanes, add), OverLanes(ll, lanes, add)};
+}
+
+// A row of an open block to codes, its scale with gain, and the energy of its levels.
+template <int kDim>
+__device__ void CodeRow(const AppendSide& side, Side which, const uint8_t* open, int token,
+                        SealShared<kDim>* sh, int lane) {
+  constexpr int kEach = kDim / 32;
+  int row[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    row[i] = OpenLevel<kDim>(side, which, open, token, lane * kEach + i);
   }
+  const CodeSums sums = CodeChannels<kDim>(side, which, row, 32, token, sh, lane);
+  if (lane == 0) StoreGain(side, which, OpenScale(side, open, token), sums, token, sh);
+}
+
+// Four codes of a byte each as nibbles.
+__device__ __forceinline__ uint32_t NibblesOf(uint32_t codes) {
+  codes = (codes | codes >> 4) & 0x00ff00ffu;
+  return (codes | codes >> 8) & 0xffffu;
 }
 
 // Bytes [i] of rows of a block as a register of a lane's stream has them: the inverse of

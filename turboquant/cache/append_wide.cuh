@@ -104,13 +104,6 @@ __device__ uint16_t SealInt8(const AppendParams& p, const AppendSide& side, Side
 
 // ---- Groups -------------------------------------------------------------------------------------
 
-// Sums over the lanes of a group, which follow one another.
-template <typename T, typename Fn>
-__device__ __forceinline__ T OverLanes(T x, int lanes, const Fn& fn) {
-  for (int s = 1; s < lanes; s *= 2) x = fn(x, __shfl_xor_sync(kAllLanes, x, s));
-  return x;
-}
-
 // Scale and offset of each group of a token, before they are stored; codes of books too.
 template <int kDim>
 __device__ void MeasureGroups(const AppendSide& side, Side which, const uint8_t* open, int token,
@@ -124,7 +117,6 @@ __device__ void MeasureGroups(const AppendSide& side, Side which, const uint8_t*
   for (int i = 0; i < kEach; ++i) {
     row[i] = OpenLevel<kDim>(side, which, open, token, lane * kEach + i);
   }
-  const auto add = [](int a, int b) { return a + b; };
   float scale = 0, offset = 0;
   if (affine || side.bits == 8) {
     int low = affine ? 127 : 0, high = affine ? -127 : 0;
@@ -139,24 +131,8 @@ __device__ void MeasureGroups(const AppendSide& side, Side which, const uint8_t*
     scale = __fdiv_rn(row_scale * half, side.top_level);
     offset = affine ? row_scale * 0.5f * static_cast<float>(high + low) : 0.f;
   } else {
-    int rr = 0, rl = 0, ll = 0;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) rr += row[i] * row[i];
-    rr = OverLanes(rr, lanes, add);
-    const float reference =
-        __fsqrt_rn(__fdiv_rn(static_cast<float>(rr), static_cast<float>(side.group_len)));
-    int code[kEach];
-    CodesOf<kEach>(side, row, reference, code);
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int level = side.levels[code[i]];
-      ll += level * level;
-      rl += level * row[i];
-      sh->codes[which == Side::kV][token][lane * kEach + i] = static_cast<uint8_t>(code[i]);
-    }
-    ll = OverLanes(ll, lanes, add);
-    rl = OverLanes(rl, lanes, add);
-    scale = row_scale * GainOf(side, reference, rr, rl, ll);
+    const CodeSums sums = CodeChannels<kDim>(side, which, row, lanes, token, sh, lane);
+    scale = row_scale * GainOf(side, sums);
   }
   if (lane % lanes == 0) {
     sh->group[0][group][token] = scale;

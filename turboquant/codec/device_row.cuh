@@ -8,6 +8,14 @@
 namespace tq {
 namespace {
 
+// The low bytes of four floats, which are the digits where a power of two of 2^23 or more was
+// added.
+__device__ __forceinline__ uint32_t LowBytes(const float (&x)[4]) {
+  const uint32_t a = __byte_perm(__float_as_uint(x[0]), __float_as_uint(x[1]), 0x0040);
+  const uint32_t b = __byte_perm(__float_as_uint(x[2]), __float_as_uint(x[3]), 0x0040);
+  return __byte_perm(a, b, 0x5410);
+}
+
 // Signs packed by PackSigns (fragment_layout.h).
 template <int kDim>
 __device__ __forceinline__ void FlipSigns(const uint32_t* signs, float (&x)[kDim / 32], int lane) {
