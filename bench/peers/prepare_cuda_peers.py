@@ -167,7 +167,7 @@ def prepare_tvm_ffi(folder, target):
     for file in sorted((target / "tvm_ffi").rglob("*")):
         inner = file.relative_to(target / "tvm_ffi").parts[0]
         if file.is_file() and inner not in ("include", "3rdparty", "src", "share", "cython") and (
-                file.suffix == ".py" or file.name == "libtvm_ffi.so"
+                file.suffix == ".py" or file.name.startswith("libtvm_ffi")
                 or file.name.startswith("core.") and file.suffix == ".so"):
             copy(file, target, folder)
 
