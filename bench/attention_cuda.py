@@ -5,16 +5,23 @@ usage: bench/attention_cuda.py [--tq FILE] [--quick] [--peers FOLDER] [--out FIL
 
 Runs `tq bench attention --device cuda` and, for the same shapes, scaled_dot_product_attention over
 a contiguous FP16 cache with each backend that PyTorch offers (cuDNN, flash): CUDA graphs over
-distinct buffers, medians. --peers measures FlashInfer's FP16 and FP8 and vLLM's turboquant_* too
-(bench/cuda_peers.py), from the folder that bench/peers/prepare_cuda_peers.py made. ratio_to has the
-time of PyTorch's fastest FP16 backend, of our own FP8 cache and of each peer, divided by that of a
-format. Formats of CENTRED are measured with a centre as well. Writes
-bench/results/attention_cuda.json. Needs PyTorch with CUDA; --quick measures two batches and one
-depth, --formats, --depths and --no-center less than all; --formats= measures none of ours.
+distinct buffers, medians. --peers measures FlashInfer (FP16, FP8), FlashAttention-3 (BF16, FP8) and
+vLLM's turboquant_* too (bench/cuda_peers.py), from the folder that bench/peers/prepare_cuda_peers.py
+made.
+
+Each of our results has in ratio_to the time of another divided by its own: "fastest f16", the
+fastest cache of 16 bits of all peers, PyTorch's among them ("fastest_f16_peer" says which it was);
+"our fp8"; and with --peers "fastest fp8 peer" ("fastest_fp8_peer") and the presets of vLLM whose
+bits are nearest, none where they are far.
+
+Formats of CENTRED are measured with a centre as well. Writes bench/results/attention_cuda.json.
+Needs PyTorch with CUDA; --quick measures two batches and one depth, --formats, --depths and
+--no-center less than all; --formats= measures none of ours.
 """
 import argparse
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,12 +31,14 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from common import RESULTS, TQ, cuda_machine, output, run, write_to
+from cuda_peers import FAMILIES
 from cuda_timing import graph_us, layers_for
 
 FORMATS = "k4v4,k3v3,k3v2,k2v2,fp8,f16,k8v8,k8v4,k4v4-group32"
 CENTRED = "k4v4,k3v2,k3v2-anchor1"
 Q_HEADS, HEAD_DIM = 32, 128
-PEER_SECONDS = 240  # a kernel that hangs ends after these
+PEER_SECONDS = 240  # of a family: a kernel that hangs ends after these
+NEAR_BITS = 4  # of K and V together: k8v8 is beside vLLM's k8v4, f16 beside none
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
 
 
@@ -62,7 +71,7 @@ def fp16_results(kv_heads, batch, depth):
 def peer_results(folder, batches, depths):
     """Results of the families of bench/cuda_peers.py, each in a process of its own."""
     results = []
-    for family in ("flashinfer", "flashinfer-xqa", "fa3", "vllm"):
+    for family in FAMILIES:
         with tempfile.NamedTemporaryFile("r", suffix=".jsonl") as out:
             try:
                 subprocess.run(
@@ -73,6 +82,36 @@ def peer_results(folder, batches, depths):
                 print(f"{error}; what it measured before counts", flush=True)
             results += [json.loads(line) for line in out]
     return results
+
+
+def bits(name):
+    """Of K and of V: (4, 2) of k4v2-anchor1, (8, 8) of fp8, (4, 4) of vllm turboquant 4bit_nc."""
+    pair = re.search(r"k\D*(\d+)v\D*(\d+)", name)
+    k, v = pair.groups() if pair else 2 * re.findall(r"\d+", name)[:1]
+    return int(k), int(v)
+
+
+def title(result):
+    return result["peer"] if result["name"] == "f16" else result["name"]
+
+
+def add_ratios(ours, peers):
+    """Adds ratio_to to our results of a shape; `peers`: all others of it."""
+    ran = [p for p in peers if p["us_per_layer"]]
+    fastest = {kind: min((p for p in ran if p["name"].endswith(end)), default=None,
+                         key=lambda p: p["us_per_layer"])
+               for kind, end in (("f16", "16"), ("fp8", "fp8"))}  # fp16, bf16
+    our_fp8 = next((r for r in ours if r["name"] == "fp8"), None)
+    vllm = [p for p in ran if p["name"].startswith("vllm ")]
+    for result in ours:
+        result |= {f"fastest_{kind}_peer": title(p) for kind, p in fastest.items() if p}
+        away = {p["name"]: sum(abs(a - b) for a, b in zip(bits(result["name"]), bits(p["name"])))
+                for p in vllm}
+        nearest = min([NEAR_BITS, *away.values()])
+        to = {"fastest f16": fastest["f16"], "our fp8": our_fp8, "fastest fp8 peer": fastest["fp8"]}
+        to |= {p["name"]: p for p in vllm if away[p["name"]] == nearest}
+        result["ratio_to"] = {name: them["us_per_layer"] / result["us_per_layer"]
+                              for name, them in to.items() if them}
 
 
 def main():
@@ -108,27 +147,18 @@ def main():
             for depth in depths:
                 peers = list(fp16_results(kv_heads, batch, depth))
                 torch.cuda.empty_cache()
-                times = [p["us_per_layer"] for p in peers if p["us_per_layer"]]
+                peers += [r for r in others if (kv_heads, batch, depth) == tuple(
+                    r["settings"][n] for n in ("kv_heads", "batch", "depth"))]
                 ours = [r for r in ours_all if r["settings"]["batch"] == batch
                         and r["settings"]["depth"] == depth]
-                fp8 = [r["us_per_layer"] for r in ours if r["name"] == "fp8"]
-                here = [r for r in others if (kv_heads, batch, depth) == tuple(
-                    r["settings"][n] for n in ("kv_heads", "batch", "depth"))]
-                beside = [(r["name"], [r["us_per_layer"]]) for r in here if r["us_per_layer"]]
-                for result in ours:
-                    result["ratio_to"] = {name: them[0] / result["us_per_layer"] for name, them in
-                                          [("fastest f16", sorted(times)), ("our fp8", fp8),
-                                           *beside] if them}
-                document["results"] += peers + here + ours
+                add_ratios(ours, peers)
+                document["results"] += peers + ours
                 line = [f"kv_heads {kv_heads} batch {batch} depth {depth}:"]
-                line += [f"{p['peer'].split()[-1]} "
-                         + (f"{p['us_per_layer']:.1f}" if p["us_per_layer"] else "skipped")
-                         for p in peers]
-                line += [f"{r['name']} " + (f"{r['us_per_layer']:.1f}" if r["us_per_layer"]
-                                            else "skipped") for r in here]
+                line += [f"{title(p)} " + (f"{p['us_per_layer']:.1f}" if p["us_per_layer"]
+                                           else "skipped") for p in peers]
                 line += [f"{r['name']}{' centred' if r['settings']['center'] else ''} "
                          f"{r['us_per_layer']:.1f} us "
-                         f"({r.get('ratio_to', {}).get('fastest f16', 0):.2f}x)" for r in ours]
+                         f"({r['ratio_to'].get('fastest f16', 0):.2f}x)" for r in ours]
                 print(" | ".join(line), flush=True)
     write_to(options.out, document)
     return 0
