@@ -5,9 +5,9 @@ usage: bench/attention_cuda.py [--tq FILE] [--quick] [--peers FOLDER] [--out FIL
 
 Runs `tq bench attention --device cuda` and, for the same shapes, scaled_dot_product_attention over
 a contiguous FP16 cache with each backend that PyTorch offers (cuDNN, flash): CUDA graphs over
-distinct buffers, medians. --peers measures FlashInfer (FP16, FP8), FlashAttention-3 (BF16, FP8) and
-vLLM's turboquant_* too (bench/cuda_peers.py), from the folder that bench/peers/prepare_cuda_peers.py
-made.
+distinct buffers, medians. --peers measures FlashInfer (FP16, FP8), FlashAttention-3 (BF16, FP8)
+and vLLM's turboquant_* too (bench/cuda_peers.py), from the folder that
+bench/peers/prepare_cuda_peers.py made.
 
 Each of our results has in ratio_to the time of another divided by its own: "fastest f16", the
 fastest cache of 16 bits of all peers, PyTorch's among them ("fastest_f16_peer" says which it was);

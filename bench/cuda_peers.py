@@ -2,13 +2,16 @@
 """Decode attention of other projects on a CUDA device, from the folder that
 bench/peers/prepare_cuda_peers.py makes.
 
-usage: bench/cuda_peers.py FOLDER FAMILY --out FILE [--kv-heads LIST] [--batches LIST] [--depths LIST]
+usage: bench/cuda_peers.py FOLDER FAMILY --out FILE [--check-only]
+       [--kv-heads LIST] [--batches LIST] [--depths LIST]
 
 attention_cuda.py --peers runs this once for each family, each in a process of its own, so that an
 illegal access of one ends nothing else. A family first computes attention over a small cache of
 real values and compares it with scaled_dot_product_attention in FP32; what is wrong is an error
 and is not measured. Then each shape is timed in each variant of the peer (kernel, page size,
-layout, splits); the fastest is timed again and is the result, a line of JSON in FILE.
+layout, splits); the fastest is timed again and is the result, a line of JSON in FILE, with its
+relative_error in that comparison: the norm of the error over that of the result. An FP8 cache is
+compared over the values that it holds, vLLM's over those that it was given.
 """
 import argparse
 import json
@@ -319,14 +322,14 @@ def trouble(what):
 
 
 def check(peer, kv_heads):
-    """Variants whose result is right."""
+    """Variants whose result is right, each with its relative error."""
     shape = Shape(kv_heads, CHECK_BATCH, CHECK_DEPTH)
     torch.manual_seed(7)
     k, v = (torch.randn(shape.batch, shape.depth, kv_heads, HEAD_DIM, device="cuda").half()
             for _ in range(2))
     # Twice the usual query: a few tokens weigh most, so the result is far from an average.
     q = 2 * torch.randn(shape.batch, Q_HEADS, HEAD_DIM, device="cuda").bfloat16().half()
-    good, worst = [], (0.0, 0.0)
+    good, worst = {}, (0.0, 0.0)
     most, most_relative = peer.limits()
     for variant in peer.variants():
         try:
@@ -344,7 +347,7 @@ def check(peer, kv_heads):
                 raise ValueError(f"wrong result: largest error {found[0]:.4g} (limit {most:g}), "
                                  f"relative {found[1]:.4g} (limit {most_relative:g})")
             worst = max(worst, found)
-            good.append(variant)
+            good[variant] = found[1]
         except Exception:  # pylint: disable=broad-except
             trouble(f"{peer.name}, {kv_heads} KV heads, {variant}: check")
     print(f"{peer.name}, {kv_heads} KV heads: {len(good)} of {len(peer.variants())} variants are "
@@ -353,6 +356,7 @@ def check(peer, kv_heads):
 
 
 def measure(peer, shape, variants, version):
+    """Result of a shape; `variants` as check() found them."""
     layer_bytes = peer.layer_bytes(shape)
     layers = layers_for(layer_bytes, MOST_LAYERS)
     result = {"name": peer.name, "peer": version,
@@ -380,6 +384,7 @@ def measure(peer, shape, variants, version):
     us = graph.us(7)
     result["settings"] |= variant.settings()
     return result | {"us_per_layer": us, "bytes_per_second": layer_bytes / us * 1e6,
+                     "relative_error": variants[variant],
                      "tried_us": {str(t[1]): round(t[0], 2) for t in tried}}
 
 

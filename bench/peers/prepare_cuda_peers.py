@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Makes the folder that `bench/attention_cuda.py --peers` measures: FlashInfer and vLLM's kernels.
+"""Makes the folder that `bench/attention_cuda.py --peers` measures: kernels of other projects.
 
 usage: bench/peers/prepare_cuda_peers.py FOLDER [--work FOLDER] [--python 3.12] [--jobs N]
 
-For a machine with a card but no network, so the folder is small (about 15 MB; the wheels and the
-source are 150): of FlashInfer the modules that decode attention needs, compiled here for
-compute capability 9.0a, and the Python files that they load, without headers, CUTLASS and the
-kernels of other chips; of vLLM the Triton kernels of --kv-cache-dtype turboquant_* and stand-ins
-for what they import. Needs PyPI, nvcc (CUDA_HOME or /usr/local/cuda), ninja and a Python with
-PyTorch; --python is the version on the machine with the card, which has PyTorch, Triton, and the
+For a machine with a card but no network, so the folder is small (14 MB as .tgz; the wheels and the
+source are 150): of FlashInfer the modules that decode attention needs, compiled here for compute
+capability 9.0a, and the Python files that they load, without headers, CUTLASS and the kernels of
+other chips; of FlashAttention-3 (fa3-fwd) its library with all kernels blanked but those of
+head_dim 128; of vLLM the Triton kernels of --kv-cache-dtype turboquant_* and stand-ins for what
+they import.
+Needs PyPI, nvcc (CUDA_HOME or /usr/local/cuda), ninja, strip and a Python with PyTorch; --python is
+the version on the machine with the card, which has PyTorch, Triton, a C compiler for it, and the
 small packages that FlashInfer imports (jinja2, numpy, nvidia-ml-py, packaging, requests, tqdm).
 About 15 minutes of one core.
 """
@@ -106,7 +108,7 @@ def fetch(work, python):
 
 
 def specs():
-    """Modules that cuda_peers.py uses: of each cache type FA2 with tensor cores and without, XQA."""
+    """Modules that cuda_peers.py uses: for each cache FA2 with and without tensor cores, and XQA."""
     import torch
     from flashinfer.jit.attention import modules
     from flashinfer.jit.xqa import gen_xqa_module
