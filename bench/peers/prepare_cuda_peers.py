@@ -108,7 +108,7 @@ def fetch(work, python):
 
 
 def specs():
-    """Modules that cuda_peers.py uses: for each cache FA2 with and without tensor cores, and XQA."""
+    """Modules that cuda_peers.py uses: of each cache FA2 with and without tensor cores, XQA."""
     import torch
     from flashinfer.jit.attention import modules
     from flashinfer.jit.xqa import gen_xqa_module
