@@ -139,7 +139,6 @@ def prepare_flashinfer(folder, site, work, jobs):
     os.environ |= {"FLASHINFER_CUDA_ARCH_LIST": ARCHITECTURE, "MAX_JOBS": str(jobs),
                    "FLASHINFER_WORKSPACE_BASE": str(work),
                    "FLASHINFER_DISABLE_VERSION_CHECK": "1"}
-    os.environ.setdefault("CUDA_HOME", "/usr/local/cuda")
     sys.path.insert(0, str(site))
     package = types.ModuleType("flashinfer")
     package.__path__ = [str(root)]
@@ -236,6 +235,10 @@ def main():
     if importlib.util.find_spec("torch") is None:
         sys.exit(f"{sys.executable} has no PyTorch, which FlashInfer's build asks for; "
                  "run this with a Python that has it")
+    os.environ.setdefault("CUDA_HOME", "/usr/local/cuda")
+    for tool in ("ninja", "strip", os.environ["CUDA_HOME"] + "/bin/nvcc"):
+        if shutil.which(tool) is None:
+            sys.exit(f"{tool} is missing; this compiles FlashInfer's modules with it")
     folder = pathlib.Path(options.folder).resolve()
     work = pathlib.Path(options.work or f"{options.folder}.work").resolve()
     if folder.exists():
