@@ -12,7 +12,7 @@ they import.
 Needs PyPI, nvcc (CUDA_HOME or /usr/local/cuda), ninja, strip and a Python with PyTorch; --python is
 the version on the machine with the card, which has PyTorch, Triton, a C compiler for it, and the
 small packages that FlashInfer imports (jinja2, numpy, nvidia-ml-py, packaging, requests, tqdm).
-About 15 minutes of one core.
+About 9 minutes of one core.
 """
 import argparse
 import importlib
