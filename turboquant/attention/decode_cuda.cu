@@ -42,39 +42,45 @@ DecodeEntry EntryFor(int head_dim, int rows, DecodeVariant variant) {
   return DecodeEntryOf<DecodeVariant::kPlain>(head_dim, rows);
 }
 
-size_t SharedBytes(const DecodeEntry& kernel, uint32_t stage_bytes, int num_kv_heads,
-                   uint32_t center_bytes, int num_warps) {
-  return kernel.rings_offset(num_kv_heads, center_bytes) +
-         static_cast<size_t>(num_warps) * kernel.warp_bytes(stage_bytes);
+size_t SharedBytes(const DecodeEntry& kernel, const DecodeKernelInfo& info, int num_kv_heads,
+                   int num_warps) {
+  return kernel.rings_offset(num_kv_heads, info.center_bytes) +
+         static_cast<size_t>(num_warps) * kernel.warp_bytes(info.stage_bytes, info.center_pages);
 }
 
 }  // namespace
 
-Status PrepareDecodeKernel(int head_dim, int rows, DecodeVariant variant, uint32_t stage_bytes,
-                           int num_kv_heads, bool has_center, int64_t num_units,
+Status PrepareDecodeKernel(int head_dim, int rows, DecodeVariant variant, uint32_t side_at,
+                           int num_kv_heads, bool has_center, bool one_row, int64_t num_units,
                            DecodeKernelInfo* info) {
   const DecodeEntry kernel = EntryFor(head_dim, rows, variant);
-  const uint32_t center_bytes = has_center ? sizeof(DecodeCenter::digits) : 0;
-  const size_t few = SharedBytes(kernel, stage_bytes, num_kv_heads, center_bytes, kFewDecodeWarps);
   TQ_ASSIGN_OR_RETURN(const CudaDeviceInfo device, GetCudaDeviceInfo());
   cudaFuncAttributes attributes;
   TQ_RETURN_IF_ERROR(TQ_CUDA(cudaFuncGetAttributes(&attributes, kernel.function)));
   const size_t limit = device.shared_bytes_per_block - attributes.sharedSizeBytes;
-  const size_t fixed = SharedBytes(kernel, stage_bytes, num_kv_heads, center_bytes, 0);
-  const auto fit =
-      static_cast<int>((limit - std::min(limit, fixed)) / kernel.warp_bytes(stage_bytes));
-  int many_warps = std::min(kernel.max_warps, fit);
-  // Each of the four schedulers of a multiprocessor gets as many: pages go to warps in turn. Of the
-  // larger records of a wide kernel every warp is needed.
-  if (variant != DecodeVariant::kWide && many_warps > kFewDecodeWarps) {
-    many_warps -= many_warps % kFewDecodeWarps;
-  }
-  // Float rows are large: a wide kernel may have fewer warps than that.
   const bool wide = variant == DecodeVariant::kWide;
+  info->center_bytes = has_center ? sizeof(DecodeCenter::digits) : 0;
+  const size_t fixed = kernel.rings_offset(num_kv_heads, info->center_bytes);
+  info->stage_bytes = RoundUp(side_at + kSideBytes, kDecodeStageAlign);
+  // Centres of as many pages at once as leave room for as many warps as there may be.
+  int many_warps = -1;
+  for (int pages = has_center && one_row && !wide ? kMaxCenterPages : 1; pages > 0; --pages) {
+    const auto fit = static_cast<int>((limit - std::min(limit, fixed)) /
+                                      kernel.warp_bytes(info->stage_bytes, pages));
+    int warps = std::min(kernel.max_warps, fit);
+    // Each of the four schedulers of a multiprocessor gets as many: pages go to warps in turn. Of
+    // the larger records of a wide kernel every warp is needed.
+    if (!wide && warps > kFewDecodeWarps) warps -= warps % kFewDecodeWarps;
+    if (warps > many_warps) {
+      many_warps = warps, info->center_pages = pages;
+    }
+  }
+  const size_t few = SharedBytes(kernel, *info, num_kv_heads, kFewDecodeWarps);
+  // Float rows are large: a wide kernel may have fewer warps than that.
   if (wide ? many_warps < 1 : few > limit) {
     return Unsupported("cuda decode attention: head_dim ", head_dim, " with ", rows,
                        " rows and records of this format needs ",
-                       wide ? fixed + kernel.warp_bytes(stage_bytes) : few,
+                       wide ? SharedBytes(kernel, *info, num_kv_heads, 1) : few,
                        " bytes of shared memory a thread block, ", device.name, " has ", limit,
                        "; supported there: fewer bits, or a smaller head_dim");
   }
@@ -84,7 +90,6 @@ Status PrepareDecodeKernel(int head_dim, int rows, DecodeVariant variant, uint32
   TQ_RETURN_IF_ERROR(
       TQ_CUDA(cudaFuncSetAttribute(kernel.function, cudaFuncAttributePreferredSharedMemoryCarveout,
                                    cudaSharedmemCarveoutMaxShared)));
-  info->center_bytes = center_bytes;
   // All warps of a multiprocessor may work on one range, so that they end together; or several
   // thread blocks on one each, of which one computes while another begins or ends a unit. Which is
   // faster was measured on an H200 at 131,072 tokens: the first with centres (by 3 to 20 %) and
@@ -109,11 +114,9 @@ Status PrepareDecodeKernel(int head_dim, int rows, DecodeVariant variant, uint32
 Status LaunchDecodeKernel(int head_dim, int rows, DecodeVariant variant, const DecodeParams& params,
                           const DecodeKernelInfo& info, void* stream) {
   const DecodeEntry kernel = EntryFor(head_dim, rows, variant);
-  ptx::LaunchEarly(kernel.function, dim3(static_cast<unsigned>(info.num_blocks)),
-                   32 * info.warps_per_block,
-                   SharedBytes(kernel, params.stage_bytes, params.num_kv_heads, params.center_bytes,
-                               info.warps_per_block),
-                   stream, params);
+  ptx::LaunchEarly(
+      kernel.function, dim3(static_cast<unsigned>(info.num_blocks)), 32 * info.warps_per_block,
+      SharedBytes(kernel, info, params.num_kv_heads, info.warps_per_block), stream, params);
   return TQ_CUDA(cudaGetLastError());
 }
 

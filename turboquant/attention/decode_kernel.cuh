@@ -23,9 +23,10 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
   uint8_t* const center = dynamic + kCenterOffset<kDim, kTiles, kWide>;
   auto* const index = reinterpret_cast<DecodeHeadIndex*>(center + p.center_bytes);
   uint8_t* const warps = dynamic + RingsOffset<kDim, kTiles, kWide>(p.num_kv_heads, p.center_bytes);
-  const int warp = threadIdx.x / 32, lane = ptx::KeepRegister(threadIdx.x % 32), me = blockIdx.x;
+  const int warp = threadIdx.x / 32, lane = ptx::KeepRegister(static_cast<int>(threadIdx.x % 32)),
+            me = blockIdx.x;
   const int num_warps = static_cast<int>(blockDim.x / 32);
-  const size_t warp_bytes = WarpBytes<kTiles>(p.stage_bytes);
+  const size_t warp_bytes = WarpBytes<kTiles>(p.stage_bytes, p.center_pages);
   auto* const own =
       ptx::KeepShared(reinterpret_cast<WarpShared<kTiles>*>(warps + warp * warp_bytes));
   const int num_tiles = p.batch * (p.num_tokens > 1 ? 2 : 1);
@@ -122,6 +123,7 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
       SealedValues<kWide, kDim, kTiles>(task, ring.other_page(p), k, sh.log8, pending, lane,
                                         &state);
     };
+    int center_page = 0;  // of the page among those whose centres are made at once
     for (int page = source.begin; page < source.end; ++page) {
       task.masked = page < own->masked_end;
       task.block = source.first + page * num_warps;
@@ -130,6 +132,17 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
       // Groups behind the page's one: the next page's; with skipping, values in front of that too.
       ptx::CopyAsyncWait<kSkip && !ptx::kHasBulkCopy ? 2 : 1>();
       __syncwarp();
+      if constexpr (kTiles == 1) {
+        if (PacksCenters<kTiles, kWide>(p) && head.center >= 0) {
+          float* const scores = ring.CenterScores(p);
+          if (center_page == 0) {
+            CentersOfPages<kDim>(task.center, task.block, num_warps, p.center_pages, sh, lane,
+                                 scores);
+          }
+          task.center_scores = scores + center_page * kPageLen;
+          center_page = center_page == p.center_pages - 1 ? 0 : center_page + 1;
+        }
+      }
       PageWeights<kTiles> weights;
       bool keep = true;
       if constexpr (kSkip) {

@@ -103,6 +103,7 @@ struct PageTask {
   const DecodeHead* head;
   const DecodeTable *k_table, *v_table;  // TurnedTable
   const uint4* center;                   // DecodeCenter::digits
+  const float* center_scores = nullptr;  // of the page, with PacksCenters
   float v_factor = 1;                    // VScaleFactor
   int block = 0;
   bool masked = false;  // softcap or sliding window
@@ -232,7 +233,19 @@ __device__ __forceinline__ bool SealedScores(
       if (IsFloat(head.k_kind)) score_scale[n] = wide->scale[4 * n + lane % 4];
     }
   }
-  if (head.center >= 0 || head.num_anchors > 0) {
+  const bool packs = PacksCenters<kTiles, kWide>(p) && head.center >= 0;
+  if (packs) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float4 v = *reinterpret_cast<const float4*>(task.center_scores + lane / 4 * 8 + 4 * i);
+      scores[0][4 * i] = fmaf(scores[0][4 * i], score_scale[0], v.x);
+      scores[0][4 * i + 1] = fmaf(scores[0][4 * i + 1], score_scale[0], v.y);
+      scores[0][4 * i + 2] = fmaf(scores[0][4 * i + 2], score_scale[0], v.z);
+      scores[0][4 * i + 3] = fmaf(scores[0][4 * i + 3], score_scale[0], v.w);
+    }
+    score_scale[0] = 1;
+  }
+  if ((head.center >= 0 && !packs) || head.num_anchors > 0) {
     // They are added in the units that scores have so far. A scale of 0 has scores of 0.
     float inverse[kTiles];
 #pragma unroll
@@ -240,9 +253,8 @@ __device__ __forceinline__ bool SealedScores(
       score_scale[n] = fmaxf(score_scale[n], 1e-30f);
       inverse[n] = ptx::Reciprocal(score_scale[n]);
     }
-    if (head.center >= 0) {
-      const auto* const pairs = reinterpret_cast<const float4*>(side + kSideBytes);
-      const CenterStarts starts = {{pairs[lane % 4], pairs[4 + lane % 4]}};
+    if (head.center >= 0 && !packs) {
+      const CenterStarts starts = CenterStartsOf(sh.center_turns, task.block, lane);
       AddCenter<kDim, kTiles, 4>(task.center, starts, sh, inverse, 0, lane, scores);
     }
     for (int a = 0; a < head.num_anchors; ++a) {
@@ -254,12 +266,14 @@ __device__ __forceinline__ bool SealedScores(
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
       const int token = (u.row_group * 4 * kTiles + 4 * n + lane % 4) / p.group;
+      const float scale =
+          ptx::KeepRegister(score_scale[n]);  // not multiplied in front of the branch
       const int lowest =
           p.sliding_window > 0 ? static_cast<int>(u.tile.first_pos) + token - p.sliding_window : -1;
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         const int key = task.block * kPageLen + 16 * (i / 2) + 8 * (i % 2) + lane / 4;
-        scores[n][i] *= score_scale[n];
+        scores[n][i] *= scale;
         if (p.softcap > 0) scores[n][i] = SoftCap(scores[n][i], p.softcap);
         if (key <= lowest) scores[n][i] = -INFINITY;
       }

@@ -11,6 +11,9 @@
 namespace tq {
 
 inline constexpr int kMaxDecodeDim = 256;
+// As kDeviceRecordAlign: a bulk copy between places that lie differently within 128 bytes takes 5
+// to 15 % longer.
+inline constexpr uint32_t kDecodeStageAlign = 128;
 inline constexpr int kFewDecodeWarps = 4;  // of a thread block, if several share a multiprocessor
 // A level table of up to 16 bytes as a byte permute wants it; see decode_cuda.cu.
 struct DecodeTable {
@@ -51,13 +54,16 @@ inline constexpr int kDecodePairs = 16;
 struct DecodeCenter {
   int32_t i[kDecodePairs] = {}, j[kDecodePairs] = {};  // channels
   float mu_i[kDecodePairs] = {}, mu_j[kDecodePairs] = {};
-  uint8_t slot[kDecodePairs] = {};  // of the centre table
+  // How far a block turns a pair, in 2^-32 of a whole turn, which wrap around: so what a block's
+  // first position turns it takes a product, and no table that is as long as the context. 0: not at
+  // all.
+  uint32_t turns[kDecodePairs] = {};
   // Fragments of 16 tokens x 32 depth, depth 2 pair: cos, 2 pair + 1: sin, in the order of K
   // (codec/fragment_layout.h): [tokens / 16][high, low digit][lane][register][byte].
   int8_t digits[kPageLen / 16][2][32][4][4] = {};
 };
 inline constexpr uint32_t kSideBytes = 32;  // room for RecordSideInfo and kMaxAnchors AnchorInfo
-inline constexpr uint32_t kCenterStartBytes = kDecodePairs * 2 * sizeof(float);
+inline constexpr int kMaxCenterPages = 4;
 inline constexpr float kCenterDigit = 32512.f;  // 127 * 256: the high byte stays signed
 
 // One KV head of the layer. Offsets in bytes; the record's are within the head's record.
@@ -110,7 +116,6 @@ struct DecodeParams {
   const DecodeHead* heads = nullptr;
   const DecodeHeadIndex* head_index = nullptr;
   const DecodeCenter* centers = nullptr;
-  DeviceCenterTable center_table;
   int32_t num_kv_heads = 0;
   uint32_t sealed_cost = 0, open_cost = 0;  // sums over the heads
   int32_t sink_blocks = 0, recent_blocks = 0;
@@ -134,9 +139,12 @@ struct DecodeParams {
   float* partial_out = nullptr;    // [num_blocks + num_units][rows][head_dim]
   float* partial_state = nullptr;  // the same parts, [rows][m, l] and, if V is skipped, of what
   uint32_t* arrivals = nullptr;    // [num_units], all 0 between launches
-  // Of one of the two stages of a warp's ring: a record, at side_at its side info, and behind that
-  // kCenterStartBytes for cos and sin at the page's first position, if any head has a centre.
+  // Of one of the two stages of a warp's ring, a multiple of kDecodeStageAlign: a record, and at
+  // side_at its side info.
   uint32_t stage_bytes = 0, side_at = 0;
+  // Pages whose centres are made at once, more than 1 only with one query of one query head for
+  // each KV head: their scores stay behind the ring.
+  int32_t center_pages = 1;
   uint32_t center_bytes = 0;  // of shared memory for the table of a centre; 0: it stays in memory
   // Of the least that a range costs, which is no less than an item; and of the size of the grid.
   float inverse_min_range_cost = 0;
@@ -155,13 +163,16 @@ enum class DecodeVariant { kPlain, kSkip, kWide };
 struct DecodeKernelInfo {
   int warps_per_block = 0;
   int blocks_per_multiprocessor = 0;
-  int num_blocks = 0;         // of a full grid
-  uint32_t center_bytes = 0;  // DecodeParams::center_bytes
+  int num_blocks = 0;  // of a full grid
+  // Of DecodeParams.
+  uint32_t center_bytes = 0, stage_bytes = 0;
+  int32_t center_pages = 1;
 };
 // head_dim 64, 128 or 256 and one of kDecodeRows. `stream`: a cudaStream_t.
+// side_at: DecodeParams::side_at. one_row: of a KV head, there is no more than one row of queries.
 // num_units: that a launch has at most (sequences x tiles of queries x heads x row groups).
-Status PrepareDecodeKernel(int head_dim, int rows, DecodeVariant variant, uint32_t stage_bytes,
-                           int num_kv_heads, bool has_center, int64_t num_units,
+Status PrepareDecodeKernel(int head_dim, int rows, DecodeVariant variant, uint32_t side_at,
+                           int num_kv_heads, bool has_center, bool one_row, int64_t num_units,
                            DecodeKernelInfo* info);
 Status LaunchDecodeKernel(int head_dim, int rows, DecodeVariant variant, const DecodeParams& params,
                           const DecodeKernelInfo& info, void* stream);

@@ -21,9 +21,6 @@ struct PageSource {
   const int32_t* ids;         // where the slot of block 0 lies
   int begin, end;             // pages
   int first;                  // page i is block first + i num_warps
-  // Where the lane's pair of the centre lies in the table, of the next page that is asked for;
-  // negative: none.
-  int center_at;
 
   __device__ __forceinline__ bool has_center() const { return at->center >= 0; }
 };
@@ -43,10 +40,6 @@ __device__ __forceinline__ PageSource SourceOf(const DecodeParams& p, const Deco
   if (item < work.end) {
     s.end += static_cast<int>(static_cast<uint32_t>(work.end - item + num_warps - 1) /
                               static_cast<uint32_t>(num_warps));
-  }
-  s.center_at = -1;
-  if (s.has_center() && lane < kDecodePairs) {
-    s.center_at = block * p.center_table.num_slots + p.centers[s.at->center].slot[lane];
   }
   if (lane == 0) {
     own->from.record = p.sealed + s.at->record_offset;
@@ -107,6 +100,10 @@ struct Ring {
       ptx::CopyAsync4(ptx::SharedAddress(&own->ids[page % 64]), s.ids + s.first + page * num_warps);
     }
   }
+  // Centres of center_pages pages, [pages][r][8]: of tokens 8 i + r.
+  __device__ __forceinline__ float* CenterScores(const DecodeParams& p) const {
+    return reinterpret_cast<float*>(reinterpret_cast<uint8_t*>(own + 1) + 2 * p.stage_bytes);
+  }
   // Asks for page `page`, if there is one, for the stage at hand or the other; with skipping its V
   // codes are asked for when its scores are known. A group of copies even where it is empty: groups
   // complete in their order.
@@ -123,11 +120,6 @@ struct Ring {
       } else {
         CopyRecord(to, record, from.bytes, lane);
         CopyRecord(to_side, side, from.side_bytes, lane);
-      }
-      if (s->center_at >= 0) {
-        ptx::CopyAsync8(to_side + kSideBytes + lane * 8,
-                        reinterpret_cast<const float2*>(p.center_table.starts) + s->center_at);
-        s->center_at += num_warps * static_cast<int>(p.center_table.num_slots);
       }
     }
     ptx::CopyAsyncCommit();

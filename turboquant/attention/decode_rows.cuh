@@ -16,6 +16,7 @@ struct QueryRow {
   float x[kDim / 32];  // channels kDim / 32 x lane + i
   int i = 0, j = 0;    // channels of the pair, of lanes below kDecodePairs
   float mu_i = 0, mu_j = 0;
+  uint32_t turn = 0;  // DecodeCenter::turns
 
   // Channel c, which is the same or another for each lane.
   __device__ __forceinline__ float At(int c) const {
@@ -50,28 +51,29 @@ __device__ __forceinline__ QueryRow<kDim> LoadQueryRow(const DecodeParams& p, co
   if (exists && center >= 0 && lane < kDecodePairs) {
     const DecodeCenter& c = p.centers[center];
     query.i = c.i[lane], query.j = c.j[lane];
-    query.mu_i = c.mu_i[lane], query.mu_j = c.mu_j[lane];
+    query.mu_i = c.mu_i[lane], query.mu_j = c.mu_j[lane], query.turn = c.turns[lane];
   }
   return query;
 }
 
 // a and b of the centre's pairs of one row, a warp: lanes below kDecodePairs have one each.
 template <int kDim, int kTiles>
-__device__ __forceinline__ void PrepareCenter(const DecodeParams& p, const QueryRow<kDim>& query,
-                                              int row, Shared<kDim, kTiles>* sh, int lane) {
+__device__ __forceinline__ void PrepareCenter(const QueryRow<kDim>& query, int row,
+                                              Shared<kDim, kTiles>* sh, int lane) {
   const float x = query.At(query.i), other = query.At(query.j);
   const float y = query.i == query.j ? 0.f : other;
   const float a = x * query.mu_i + y * query.mu_j, b = y * query.mu_i - x * query.mu_j;
-  // Turning (a, b) does not change its length, the attention scale in the table does.
+  // Turning (a, b) does not change its length.
   float largest = sqrtf(a * a + b * b);
 #pragma unroll
   for (int s = 16; s > 0; s /= 2) {
     largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, s));
   }
-  largest = fmaxf(largest, 1e-30f) * fmaxf(1.f, 1.f / p.center_table.plain);
+  largest = fmaxf(largest, 1e-30f);
   const float inverse = (kCenterDigit - 1) / largest;
   if (lane < kDecodePairs) {
     sh->center_ab[row][lane][0] = a * inverse, sh->center_ab[row][lane][1] = b * inverse;
+    if (row == 0) sh->center_turns[lane] = query.turn;
   }
   // Sums come in units of 256 digit products.
   if (lane == 0) sh->center_scale[row] = 256.f / inverse / kCenterDigit;
@@ -88,7 +90,7 @@ __device__ void PrepareQueries(const DecodeParams& p, const Unit& u, const Query
   for (int row = warp; row < kRows; row += static_cast<int>(blockDim.x / 32)) {
     QueryRow<kDim> query = first;
     if (row != warp) query = LoadQueryRow<kDim, kTiles>(p, u, head.center, row, lane);
-    if (head.center >= 0) PrepareCenter<kDim>(p, query, row, sh, lane);
+    if (head.center >= 0) PrepareCenter<kDim>(query, row, sh, lane);
     auto& x = query.x;
     if (!kWide || head.k_rotated != 0) {
       FlipSigns<kDim>(head.k_signs, x, lane);
@@ -242,15 +244,7 @@ __device__ __forceinline__ void OpenScores(const DecodeParams& p, const Unit& u,
   }
   if (head.center >= 0) {
     const DecodeCenter& center = p.centers[head.center];
-    const float2* const table = reinterpret_cast<const float2*>(p.center_table.starts) +
-                                static_cast<int64_t>(o.block) * p.center_table.num_slots;
-    CenterStarts starts;
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      const float2 first = __ldg(table + center.slot[2 * c + 8 * k]);
-      const float2 second = __ldg(table + center.slot[2 * c + 8 * k + 1]);
-      starts.values[k] = make_float4(first.x, first.y, second.x, second.y);
-    }
+    const CenterStarts starts = CenterStartsOf(sh.center_turns, o.block, lane);
     float ones[kTiles];
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) ones[n] = 1;

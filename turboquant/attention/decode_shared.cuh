@@ -17,8 +17,9 @@ struct alignas(32) Shared {
   // Centre: a and b of each pair (DecodeCenter) in digits, and what a product of digits is worth.
   float center_ab[kRows][kDecodePairs][2];
   float center_scale[kRows];
-  float log8[256];                    // Log8Table
-  alignas(16) uint32_t constants[8];  // LoopConstants
+  uint32_t center_turns[kDecodePairs];  // DecodeCenter::turns
+  float log8[256];                      // Log8Table
+  alignas(16) uint32_t constants[8];    // LoopConstants
   // Skipping of V (decode_skip.cuh), of the unit at hand: log2 of what masses are relative to, and
   // what a page may have.
   float reference[kRows], skip_limit[kRows];
@@ -29,7 +30,7 @@ struct alignas(32) Shared {
 };
 // What each warp has, in front of its ring of two stages.
 template <int kTiles>
-struct alignas(32) WarpShared {
+struct alignas(kDecodeStageAlign) WarpShared {
   static constexpr int kRows = 4 * kTiles;
   float scales[2][kPageLen];  // K, V of the page at hand
   float m[kRows], l[kRows];   // of its state, at the end of a unit
@@ -46,9 +47,16 @@ struct alignas(32) WarpShared {
   // Of the stages, where copies are bulk copies; with skipping, of their K and of their V parts.
   alignas(32) uint64_t barriers[4];
 };
+// Behind the ring, the centres of center_pages pages (DecodeParams).
 template <int kTiles>
-__host__ __device__ constexpr size_t WarpBytes(uint32_t stage_bytes) {
-  return sizeof(WarpShared<kTiles>) + 2 * size_t{stage_bytes};
+__host__ __device__ constexpr size_t WarpBytes(uint32_t stage_bytes, int center_pages) {
+  return sizeof(WarpShared<kTiles>) + 2 * size_t{stage_bytes} +
+         (center_pages > 1 ? center_pages * kPageLen * sizeof(float) : 0);
+}
+// Whether centres of several pages are made at once; not in wide kernels, which lack registers.
+template <int kTiles, bool kWide = false>
+__device__ __forceinline__ bool PacksCenters(const DecodeParams& p) {
+  return kTiles == 1 && !kWide && p.center_pages > 1;
 }
 // A warp's state in its ring, padded so that lanes write without conflicts.
 template <int kDim>

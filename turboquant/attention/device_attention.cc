@@ -133,15 +133,21 @@ DecodeHead MakeHead(const DeviceCache& cache, int layer, int head) {
   return h;
 }
 
-DecodeCenter MakeCenter(const HeadCenter& center, const CenterTable& table) {
+DecodeCenter MakeCenter(const HeadCenter& center, const RopeFrequencies& rope,
+                        const CenterTable& table) {
   DecodeCenter out;
   for (size_t p = 0; p < center.pairs.size(); ++p) {
     const HeadCenter::Pair& pair = center.pairs[p];
     out.i[p] = pair.i;
     out.j[p] = pair.j;
-    out.mu_i[p] = pair.mu_i;
-    out.mu_j[p] = pair.j == pair.i ? 0.f : pair.mu_j;  // a channel without a partner
-    out.slot[p] = static_cast<uint8_t>(table.Slot(pair.freq));
+    const float scale = pair.freq < 0 ? 1.f : rope.attention_scale;
+    out.mu_i[p] = scale * pair.mu_i;
+    out.mu_j[p] = pair.j == pair.i ? 0.f : scale * pair.mu_j;  // a channel without a partner
+    if (pair.freq >= 0) {
+      const double turns = static_cast<double>(rope.inv_freq[static_cast<size_t>(pair.freq)]) *
+                           kPageLen / (2 * std::numbers::pi);
+      out.turns[p] = static_cast<uint32_t>(std::llround((turns - std::floor(turns)) * 4294967296.));
+    }
     for (int token = 0; token < kPageLen; ++token) {
       for (const bool sine : {false, true}) {
         const float value =
@@ -241,15 +247,14 @@ Result<std::unique_ptr<DeviceAttention>> DeviceAttention::Create(
         wide = cache.layout(layer, h).format;
       }
       const HeadCenter& center = cache.layout(layer, h).center;
-      if (center.pairs.size() > kDecodePairs || (!center.empty() && table.num_slots() > 256)) {
+      if (center.pairs.size() > kDecodePairs) {
         return Unsupported("cuda decode attention: layer ", layer, ", KV head ", h,
-                           ": a centre of ", center.pairs.size(), " pairs over ",
-                           table.num_slots() - 1, " frequencies; at most ", kDecodePairs,
-                           " pairs and 255 are supported");
+                           ": a centre of ", center.pairs.size(), " pairs; at most ", kDecodePairs,
+                           " are supported");
       }
       if (!center.empty()) {
         heads.back().center = static_cast<int32_t>(centers.size());
-        centers.push_back(MakeCenter(center, table));
+        centers.push_back(MakeCenter(center, c.rope, table));
       }
       index.push_back(MakeIndex(cache, layer, h, h > 0 ? &index.back() : nullptr));
       index.back().center = heads.back().center;
@@ -279,13 +284,14 @@ Result<std::unique_ptr<DeviceAttention>> DeviceAttention::Create(
   // A stage also takes the state of a warp.
   p.side_at =
       std::max<uint32_t>(largest_record, static_cast<uint32_t>(a->rows_ * (c.head_dim + 8) * 4));
-  p.stage_bytes = p.side_at + kSideBytes + (centers.empty() ? 0 : kCenterStartBytes);
   const size_t num_units = static_cast<size_t>(config.max_batch) * (config.num_tokens > 1 ? 2 : 1) *
                            c.num_kv_heads * num_row_groups;
-  TQ_RETURN_IF_ERROR(PrepareDecodeKernel(c.head_dim, a->rows_, a->variant_, p.stage_bytes,
-                                         c.num_kv_heads, !centers.empty(),
+  TQ_RETURN_IF_ERROR(PrepareDecodeKernel(c.head_dim, a->rows_, a->variant_, p.side_at,
+                                         c.num_kv_heads, !centers.empty(), rows == 1,
                                          static_cast<int64_t>(num_units), &a->kernel_));
   p.center_bytes = a->kernel_.center_bytes;
+  p.stage_bytes = a->kernel_.stage_bytes;
+  p.center_pages = a->kernel_.center_pages;
   p.inverse_num_blocks = 1. / a->kernel_.num_blocks;
   const size_t num_parts = static_cast<size_t>(a->kernel_.num_blocks) + num_units;
   const size_t arrivals = RoundUp<size_t>(num_units * sizeof(uint32_t), 256);
@@ -309,7 +315,6 @@ Result<std::unique_ptr<DeviceAttention>> DeviceAttention::Create(
 
   std::byte* const base = a->workspace_.data();
   p.centers = reinterpret_cast<const DecodeCenter*>(a->heads_.data() + centers_at);
-  p.center_table = cache.center_table();
   p.arrivals = reinterpret_cast<uint32_t*>(base);
   p.log8 = reinterpret_cast<const float*>(base + arrivals);
   p.partial_state = reinterpret_cast<float*>(base + arrivals + log8);

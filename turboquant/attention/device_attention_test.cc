@@ -93,6 +93,17 @@ TEST_F(OnDevice, Centres) {
         kBound, "soft cap and three queries");
 }
 
+// With one row of queries, centres of up to four pages of a warp are made at once.
+TEST_F(OnDevice, CentresOfManyPages) {
+  for (const char* preset : {"k2v2", "k3v2", "k4v4"}) {
+    for (const int dim : {64, 128}) {
+      Check(
+          {.presets = {preset, "k3v2"}, .head_dim = dim, .lengths = {9000, 2500, 700}, .center = 1},
+          kBound, StrCat(preset, " head_dim ", dim));
+    }
+  }
+}
+
 TEST_F(OnDevice, Anchors) {
   for (const char* preset : {"k2v2", "k3v2", "k4v4"}) {
     for (const int dim : {64, 128, 256}) {
@@ -196,7 +207,7 @@ TEST_F(OnDevice, SkippingStaysWithinItsBound) {
                           .head_dim = dim,
                           .group = group,
                           .lengths = {group == 1 ? 9000 : 2500},
-                          .center = group == 3 ? 1.f : 0.f,
+                          .center = group == 8 ? 0.f : 1.f,
                           .anchors = ParsePreset(preset)->anchors};
         SCOPED_TRACE(StrCat(preset, " head_dim ", dim, " group ", group));
         for (const float eps : {1e-4f, 3e-2f, 0.3f}) {

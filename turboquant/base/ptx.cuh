@@ -17,6 +17,12 @@ __device__ __forceinline__ float Exp2(float x) {
   return y;
 }
 
+// Of -pi .. pi, to 2^-20.
+__device__ __forceinline__ void SinCos(float x, float* sine, float* cosine) {
+  asm("sin.approx.ftz.f32 %0, %1;" : "=f"(*sine) : "f"(x));
+  asm("cos.approx.ftz.f32 %0, %1;" : "=f"(*cosine) : "f"(x));
+}
+
 // 1 / x, to a unit in the last place; numbers below 2^-126 are 0.
 __device__ __forceinline__ float Reciprocal(float x) {
   float y;
@@ -134,6 +140,10 @@ __device__ __forceinline__ int KeepRegister(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
+__device__ __forceinline__ float KeepRegister(float x) {
+  asm volatile("" : "+f"(x));
+  return x;
+}
 template <typename T>
 __device__ __forceinline__ T* KeepShared(T* p) {
   uint32_t address = SharedAddress(p);
@@ -150,9 +160,6 @@ inline constexpr uint64_t kReadAgainPolicy = 0x14F0000000000000ull;
 // Copies to shared memory that complete in groups.
 __device__ __forceinline__ void CopyAsync16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-__device__ __forceinline__ void CopyAsync8(uint32_t to, const void* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
 }
 __device__ __forceinline__ void CopyAsync4(uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");

@@ -56,7 +56,7 @@ Result<std::unique_ptr<DeviceCache>> DeviceCache::Create(const CacheConfig& conf
     for (int h = 0; h < config.num_kv_heads; ++h) {
       const KvCache::HeadLayout& l = cache->layout(layer, h);
       cache->heads_.push_back({part.sealed_stride, part.side_stride, part.open_stride});
-      part.sealed_stride += l.record.bytes;
+      part.sealed_stride += RoundUp(l.record.bytes, kDeviceRecordAlign);
       part.side_stride += RoundUp<size_t>(SideInfoBytes(l.format), kDeviceSideAlign);
       part.open_stride += l.open.bytes;
     }

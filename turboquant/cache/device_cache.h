@@ -27,6 +27,8 @@ struct DeviceCacheOptions {
 // Side infos begin at multiples of this, as copies to shared memory want it: 8 bytes a record more
 // than on the CPU where there are no anchors.
 inline constexpr size_t kDeviceSideAlign = 16;
+// Of a record on the device: bulk copies of lines of 128 bytes that lie in two take longer.
+inline constexpr size_t kDeviceRecordAlign = 128;
 
 class DeviceCache {
  public:

@@ -15,6 +15,10 @@ inline float Exp2(float x) {
   return x < -126.f ? 0.f : std::exp2(x);
 }
 
+inline void SinCos(float x, float* sine, float* cosine) {
+  *sine = std::sin(x), *cosine = std::cos(x);
+}
+
 inline float Reciprocal(float x) {
   return 1.f / x;
 }
@@ -123,6 +127,9 @@ inline uint32_t SharedAddress(const void* p) {
 inline int KeepRegister(int x) {
   return x;
 }
+inline float KeepRegister(float x) {
+  return x;
+}
 template <typename T>
 T* KeepShared(T* p) {
   return p;
@@ -131,9 +138,6 @@ T* KeepShared(T* p) {
 inline constexpr uint64_t kReadOncePolicy = 0, kReadAgainPolicy = 0;
 inline void CopyAsync16(uint32_t to, const void* from) {
   std::memcpy(emulator::shared + to, from, 16);
-}
-inline void CopyAsync8(uint32_t to, const void* from) {
-  std::memcpy(emulator::shared + to, from, 8);
 }
 inline void CopyAsync4(uint32_t to, const void* from) {
   std::memcpy(emulator::shared + to, from, 4);
