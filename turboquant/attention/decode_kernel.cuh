@@ -74,11 +74,11 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
     [[maybe_unused]] uint32_t id = __shfl_sync(kAllLanes, first_ids, 0);  // of the page at hand
     [[maybe_unused]] uint32_t next_id = __shfl_sync(kAllLanes, first_ids, 1);
     if (!asked) {
-      ring.Issue(p, &source, source.begin, id, false, num_warps, lane);
+      ring.Issue(p, source, source.begin, id, false, lane);
       if (kSkip && !ptx::kHasBulkCopy) ptx::CopyAsyncCommit();  // in place of values
     }
     ring.AskForIds(source, source.begin + 32, num_warps, lane);
-    ring.Issue(p, &source, source.begin + 1, next_id, true, num_warps, lane);
+    ring.Issue(p, source, source.begin + 1, next_id, true, lane);
     ring.PutId(source.begin + lane, first_ids);
     for (int i = thread; i < kHeadWords; i += static_cast<int>(blockDim.x)) {
       reinterpret_cast<uint32_t*>(&sh.head)[i] = i == thread ? head_word : head_words[i];
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
       // Groups behind the page's one: the next page's; with skipping, values in front of that too.
       ptx::CopyAsyncWait<kSkip && !ptx::kHasBulkCopy ? 2 : 1>();
       __syncwarp();
-      if constexpr (kTiles == 1) {
+      if constexpr (kTiles == 1 && !kWide) {
         if (PacksCenters<kTiles, kWide>(p) && head.center >= 0) {
           float* const scores = ring.CenterScores(p);
           if (center_page == 0) {
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
       if (page % 32 == 31) ring.AskForIds(source, page + 33, num_warps, lane);
       const uint32_t new_id = ring.IdAt(page + 2);
       if constexpr (kSkip) ring.IssueValues(p, source, keep, id, lane);
-      ring.Issue(p, &source, page + 2, new_id, false, num_warps, lane);
+      ring.Issue(p, source, page + 2, new_id, false, lane);
       if constexpr (kSkip) {
         // The page before: its values have had the time of a page's scores to come.
         if (has_pending) values_of_pending();
@@ -178,8 +178,7 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
     if (asked) {
       source = SourceOf<kTiles>(p, index, next_work, source.end, warp, num_warps, lane, kSkip, own);
       first_ids = ring.FirstIds(source, num_warps, lane);
-      ring.Issue(p, &source, source.begin, __shfl_sync(kAllLanes, first_ids, 0), false, num_warps,
-                 lane);
+      ring.Issue(p, source, source.begin, __shfl_sync(kAllLanes, first_ids, 0), false, lane);
       if (kSkip && !ptx::kHasBulkCopy) ptx::CopyAsyncCommit();
     }
     float* const mine = reinterpret_cast<float*>(ring.other_page(p));

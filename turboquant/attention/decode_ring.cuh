@@ -107,9 +107,9 @@ struct Ring {
   // Asks for page `page`, if there is one, for the stage at hand or the other; with skipping its V
   // codes are asked for when its scores are known. A group of copies even where it is empty: groups
   // complete in their order.
-  __device__ __forceinline__ void Issue(const DecodeParams& p, PageSource* s, int page, uint32_t id,
-                                        bool other, int num_warps, int lane) const {
-    if (page < s->end) {
+  __device__ __forceinline__ void Issue(const DecodeParams& p, const PageSource& s, int page,
+                                        uint32_t id, bool other, int lane) const {
+    if (page < s.end) {
       const uint32_t to = ptx::SharedAddress(own + 1) + (other ? p.stage_bytes - stage : stage);
       const uint32_t to_side = to + p.side_at, of = other ? barrier ^ sizeof(uint64_t) : barrier;
       const auto& from = own->from;

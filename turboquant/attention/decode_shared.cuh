@@ -54,7 +54,7 @@ __host__ __device__ constexpr size_t WarpBytes(uint32_t stage_bytes, int center_
          (center_pages > 1 ? center_pages * kPageLen * sizeof(float) : 0);
 }
 // Whether centres of several pages are made at once; not in wide kernels, which lack registers.
-template <int kTiles, bool kWide = false>
+template <int kTiles, bool kWide>
 __device__ __forceinline__ bool PacksCenters(const DecodeParams& p) {
   return kTiles == 1 && !kWide && p.center_pages > 1;
 }
