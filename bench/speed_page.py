@@ -190,16 +190,61 @@ def weight_lines(results):
     return lines[1:] or ["Nothing was measured yet."]
 
 
+def cuda_words(result):
+    """Where and how the results of a CUDA device were measured."""
+    m = result["measured_on"]
+    ours = next(r["settings"] for r in result["results"] if r["peer"] is None)
+    cudnn = f"{m['cudnn'] // 10000}.{m['cudnn'] // 100 % 100}.{m['cudnn'] % 100}"
+    return (f"{result['device']['name']}, driver {m['driver']}, torch {m['torch']}, cuDNN "
+            f"{cudnn}, median of {ours['runs']} runs, commit {m['commit']}; "
+            f"head_dim {ours['head_dim']}, 32 query heads")
+
+
+def attention_cuda_lines(result, depth=131072, batches=(1, 4, 8)):
+    """Decode attention at one depth: all caches, ours and of peers, the slowest last."""
+    if result is None:
+        return ["Nothing was measured yet."]
+    rows = [r for r in result["results"] if r["settings"]["depth"] == depth and r["us_per_layer"]]
+
+    def title(r):
+        if r["peer"] is None:
+            return r["name"] + (", centred" if r["settings"]["center"] else "")
+        return r["peer"].split(" SDPA ")[1] + " FP16" if " SDPA " in r["peer"] else r["name"]
+
+    lines = [f"{cuda_words(result)}, {depth:,} tokens. Peers: "
+             + ", ".join(dict.fromkeys(r["peer"] for r in rows if r["peer"]
+                                       and " SDPA " not in r["peer"]))
+             + f", and PyTorch. Reading alone reaches "
+             f"{result['read_bytes_per_second'] / 1e12:.2f} TB/s."]
+    for kv_heads in dict.fromkeys(r["settings"]["kv_heads"] for r in rows):
+        at = {(title(r), r["settings"]["batch"]): r for r in rows
+              if r["settings"]["kv_heads"] == kv_heads}
+        fastest = {b: min(r["us_per_layer"] for (_, batch), r in at.items()
+                          if batch == b and r["peer"]
+                          and (r["name"] == "f16" or r["name"].endswith("16")))
+                   for b in batches}
+        lines += ["", f"{kv_heads} KV heads: microseconds a layer (times the fastest 16-bit peer):",
+                  ""]
+        names = sorted(dict.fromkeys(name for name, _ in at),
+                       key=lambda name: at[name, batches[-1]]["us_per_layer"])
+        body = []
+        for name in names:
+            last = at[name, batches[-1]]
+            share = 100 * last["bytes_per_second"] / result["read_bytes_per_second"]
+            body.append([name if last["peer"] else f"**{name}**"] + [
+                f"{at[name, b]['us_per_layer']:,.0f} "
+                f"({fastest[b] / at[name, b]['us_per_layer']:.2f}x)" for b in batches]
+                + [f"{share:.0f} %"])
+        lines += table(["cache \\ sequences", *(str(b) for b in batches), "bandwidth"], body)
+    return lines
+
+
 def prefill_cuda_lines(result):
     if result is None:
         return ["Nothing was measured yet."]
-    rows, m = result["results"], result["measured_on"]
+    rows = result["results"]
     tokens = sorted({r["settings"]["tokens"] for r in rows})
-    ours = [r for r in rows if r["peer"] is None]
-    cudnn = f"{m['cudnn'] // 10000}.{m['cudnn'] // 100 % 100}.{m['cudnn'] % 100}"
-    lines = [f"{result['device']['name']}, driver {m['driver']}, torch {m['torch']}, cuDNN "
-             f"{cudnn}, median of {ours[0]['settings']['runs']} runs, commit {m['commit']}; "
-             f"head_dim {ours[0]['settings']['head_dim']}, 32 query heads, one sequence."]
+    lines = [f"{cuda_words(result)}, one sequence."]
     for kv_heads in dict.fromkeys(r["settings"]["kv_heads"] for r in rows):
         here = [r for r in rows if r["settings"]["kv_heads"] == kv_heads]
         at = {(r["name"], r["settings"]["tokens"]): r for r in here if r["peer"] is None}
@@ -290,6 +335,7 @@ def main():
              "shape": shape_lines(load("decode_shape.json")),
              "weights": weight_lines([load("weights.json"), load("weights_avx2.json")]),
              "attention": attention_lines(load("attention.json")),
+             "attention_cuda": attention_cuda_lines(load("attention_cuda.json")),
              "prefill_cuda": prefill_cuda_lines(load("prefill_cuda.json"))}
     old = PAGE.read_text(encoding="utf-8")
     new = MARKERS.sub(lambda m: m.group(1) + "\n".join(lines[m.group(2)]) + "\n" + m.group(3), old)
