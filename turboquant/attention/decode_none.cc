@@ -3,7 +3,7 @@
 
 namespace tq {
 
-Status PrepareDecodeKernel(int, int, DecodeVariant, uint32_t, int, bool, int64_t,
+Status PrepareDecodeKernel(int, int, DecodeVariant, uint32_t, int, bool, bool, int64_t,
                            DecodeKernelInfo*) {
   return Unavailable("cuda: this build has no CUDA kernels");
 }
