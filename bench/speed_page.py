@@ -220,8 +220,7 @@ def attention_cuda_lines(result, depth=131072, batches=(1, 4, 8)):
         at = {(title(r), r["settings"]["batch"]): r for r in rows
               if r["settings"]["kv_heads"] == kv_heads}
         fastest = {b: min(r["us_per_layer"] for (_, batch), r in at.items()
-                          if batch == b and r["peer"]
-                          and (r["name"] == "f16" or r["name"].endswith("16")))
+                          if batch == b and r["peer"] and r["name"].endswith("16"))
                    for b in batches}
         lines += ["", f"{kv_heads} KV heads: microseconds a layer (times the fastest 16-bit peer):",
                   ""]

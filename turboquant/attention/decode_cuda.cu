@@ -62,9 +62,12 @@ Status PrepareDecodeKernel(int head_dim, int rows, DecodeVariant variant, uint32
   info->center_bytes = has_center ? sizeof(DecodeCenter::digits) : 0;
   const size_t fixed = kernel.rings_offset(num_kv_heads, info->center_bytes);
   info->stage_bytes = RoundUp(side_at + kSideBytes, kDecodeStageAlign);
-  // Centres of as many pages at once as leave room for as many warps as there may be.
+  // Centres of as many pages at once as leave room for as many warps as there may be; of one where
+  // thread blocks share a multiprocessor, as one less of them would fit.
+  const bool few_units = num_units <= kUnitsPerMultiprocessor * device.num_multiprocessors;
+  const bool packs = has_center && one_row && few_units && !wide;
   int many_warps = -1;
-  for (int pages = has_center && one_row && !wide ? kMaxCenterPages : 1; pages > 0; --pages) {
+  for (int pages = packs ? kMaxCenterPages : 1; pages > 0; --pages) {
     const auto fit = static_cast<int>((limit - std::min(limit, fixed)) /
                                       kernel.warp_bytes(info->stage_bytes, pages));
     int warps = std::min(kernel.max_warps, fit);
@@ -103,7 +106,6 @@ Status PrepareDecodeKernel(int head_dim, int rows, DecodeVariant variant, uint32
   // Of a wide kernel's large records, more fit where a second thread block would not.
   const bool together = has_center || many_warps == kernel.max_warps ||
                         (wide && many_warps > kFewDecodeWarps * few_blocks);
-  const bool few_units = num_units <= kUnitsPerMultiprocessor * device.num_multiprocessors;
   const bool one_block = few_blocks == 0 || (together && few_units && many_warps > kFewDecodeWarps);
   info->warps_per_block = one_block ? many_warps : kFewDecodeWarps;
   info->blocks_per_multiprocessor = one_block ? 1 : few_blocks;

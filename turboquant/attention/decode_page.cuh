@@ -266,8 +266,8 @@ __device__ __forceinline__ bool SealedScores(
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
       const int token = (u.row_group * 4 * kTiles + 4 * n + lane % 4) / p.group;
-      const float scale =
-          ptx::KeepRegister(score_scale[n]);  // not multiplied in front of the branch
+      // Or scores would be multiplied in front of the branch.
+      const float scale = ptx::KeepRegister(score_scale[n]);
       const int lowest =
           p.sliding_window > 0 ? static_cast<int>(u.tile.first_pos) + token - p.sliding_window : -1;
 #pragma unroll

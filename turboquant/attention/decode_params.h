@@ -5,14 +5,13 @@
 
 #include "turboquant/base/device.h"
 #include "turboquant/base/status.h"
-#include "turboquant/cache/append_params.h"
 #include "turboquant/codec/record_layout.h"
 
 namespace tq {
 
 inline constexpr int kMaxDecodeDim = 256;
 // As kDeviceRecordAlign: a bulk copy between places that lie differently within 128 bytes takes 5
-// to 15 % longer.
+// to 17 % longer (docs/decisions/aligned-copies.md).
 inline constexpr uint32_t kDecodeStageAlign = 128;
 inline constexpr int kFewDecodeWarps = 4;  // of a thread block, if several share a multiprocessor
 // A level table of up to 16 bytes as a byte permute wants it; see decode_cuda.cu.
@@ -97,10 +96,10 @@ struct DecodeHeadIndex {
   uint32_t sealed_cost = 0, open_cost = 0;
   uint32_t sealed_before = 0, open_before = 0;
   // What a warp needs to ask for pages: the record, how much of it comes before the V codes, its
-  // side info, and whether the head has a centre (DecodeHead::center).
+  // side info.
   uint32_t record_offset = 0, record_bytes = 0, v_codes = 0;
   uint32_t side_offset = 0, side_bytes = 0;
-  int32_t center = -1;
+  int32_t center = -1;  // DecodeHead::center: its table is asked for before the head comes
 };
 
 struct DecodeParams {

@@ -102,6 +102,14 @@ TEST_F(OnDevice, CentresOfManyPages) {
           kBound, StrCat(preset, " head_dim ", dim));
     }
   }
+  Check({.presets = {"k3v2"},
+         .lengths = {2500},
+         .softcap = 4,
+         .sliding_window = 1500,
+         .center = 1,
+         .rope_dim = 24,
+         .attention_scale = 1.3f},
+        kBound, "soft cap, sliding window, partial RoPE, scaled");
 }
 
 TEST_F(OnDevice, Anchors) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "turboquant/attention/decode_params.h"
+#include "turboquant/cache/append_params.h"
 
 namespace tq {
 

@@ -1,7 +1,7 @@
 // The cache of cache.h in the memory of a CUDA device.
 //
-// Same blocks, same formats, same bytes: a record or an open part has the size that it has on the
-// CPU (side infos are aligned), with its codes in fragment order (codec/fragment_layout.h).
+// Same blocks, same formats, same bytes, with codes in fragment order (codec/fragment_layout.h);
+// records and side infos begin at multiples of what copies to shared memory want.
 // Differences are in the pools: slots are laid out layer by layer, so that a kernel of one layer
 // sees dense arrays, they are all allocated at once, and page tables and lengths lie in device
 // memory too.
@@ -27,7 +27,7 @@ struct DeviceCacheOptions {
 // Side infos begin at multiples of this, as copies to shared memory want it: 8 bytes a record more
 // than on the CPU where there are no anchors.
 inline constexpr size_t kDeviceSideAlign = 16;
-// Of a record on the device: bulk copies of lines of 128 bytes that lie in two take longer.
+// Records begin at multiples of this (docs/decisions/aligned-copies.md): few are longer for it.
 inline constexpr size_t kDeviceRecordAlign = 128;
 
 class DeviceCache {
