@@ -83,15 +83,12 @@ def fetch(work, python):
         rest = [n for n in IMPORTS[1:] if importlib.util.find_spec(n.replace("-", "_")) is None]
         if rest:
             pip("install", "--quiet", "--only-binary=:all:", "--target", str(site), *rest)
-    if not (target / "tvm_ffi").is_dir():
-        pip("install", "--quiet", "--no-deps", "--only-binary=:all:", "--python-version", python,
-            "--implementation", "cp", *(f"--platform={p}" for p in PLATFORMS), "--target",
-            str(target), f"apache-tvm-ffi=={VERSIONS['apache-tvm-ffi']}")
-    if not (target / "fa3_fwd").is_dir():
-        print("fetching FlashAttention-3", flush=True)
-        pip("install", "--quiet", "--no-deps", "--only-binary=:all:", "--python-version", python,
-            "--implementation", "cp", *(f"--platform={p}" for p in PLATFORMS), "--target",
-            str(target), f"fa3-fwd=={VERSIONS['fa3-fwd']}")
+    for folder, package in (("tvm_ffi", "apache-tvm-ffi"), ("fa3_fwd", "fa3-fwd")):
+        if not (target / folder).is_dir():
+            print(f"fetching {package}", flush=True)
+            pip("install", "--quiet", "--no-deps", "--only-binary=:all:", "--python-version",
+                python, "--implementation", "cp", *(f"--platform={p}" for p in PLATFORMS),
+                "--target", str(target), f"{package}=={VERSIONS[package]}")
     found = list(wheels.glob(f"*/*/{VLLM_FILES[0]}"))
     if not found:
         print("fetching vLLM's source", flush=True)
