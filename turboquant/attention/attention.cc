@@ -47,6 +47,9 @@ class TileHead {
     center_ab_.resize(static_cast<size_t>(num_rows) * num_pairs * 2);
     visible_.resize(static_cast<size_t>(num_rows));
     softcap_ = params.softcap * std::numbers::log2e_v<float>;
+    v_skip_ = layout_->window == 0 ? params.v_skip : 0;
+    skip_reference_.resize(v_skip_ > 0 ? static_cast<size_t>(num_rows) : 0);
+    skip_limit_.resize(skip_reference_.size());
     // The first token that the first query sees, and the last query.
     const int64_t first_pos = tile.item->first_pos + tile.first_query;
     first_block_ =
@@ -97,9 +100,26 @@ class TileHead {
   int num_rows() const { return rows_.num_rows; }
   int padded_dim() const { return rows_.padded_dim; }
   const Tile& tile() const { return tile_; }
+  // Blocks may be skipped: the open ones come first (RunOpen), ranges have the sealed ones alone.
+  bool skips() const { return v_skip_ > 0; }
   // Ranges of blocks that some query sees: [first_range, num_ranges).
   int64_t first_range() const { return first_block_ / kRangeBlocks; }
   int64_t num_ranges() const { return tile_.block / kRangeBlocks + 1; }
+
+  // state = attention over the open blocks, whose masses say what is small enough to be skipped.
+  void RunOpen(SoftmaxState state, BlockScratch* scratch) {
+    ResetState(rows_.num_rows, rows_.padded_dim, state);
+    const auto run = [&](int64_t first, int64_t end) {
+      RunBlocks(
+          {this, 1}, first, end, [&](size_t) { return state; }, scratch);
+    };
+    run(0, std::min(FirstSealed(), tile_.block + 1));
+    run(std::max(FirstSealed(), EndOfSealed()), tile_.block + 1);
+    for (int row = 0; row < rows_.num_rows; ++row) {
+      skip_reference_[row] = state.m[row];
+      skip_limit_[row] = v_skip_ * state.l[row];
+    }
+  }
 
   // state = attention over the blocks of one range.
   void RunRange(int64_t range, SoftmaxState state, BlockScratch* scratch) const {
@@ -116,9 +136,20 @@ class TileHead {
       ResetState(heads[h].rows_.num_rows, heads[h].rows_.padded_dim, state_of(h));
     }
     const TileHead& any = heads[0];
-    const int64_t end = std::min((range + 1) * kRangeBlocks, any.tile_.block + 1);
-    int64_t block = std::max(range * kRangeBlocks, any.first_block_);
+    int64_t end = std::min((range + 1) * kRangeBlocks, any.tile_.block + 1);
+    int64_t first = std::max(range * kRangeBlocks, any.first_block_);
+    if (any.skips()) {
+      first = std::max(first, any.FirstSealed());
+      end = std::min(end, any.EndOfSealed());
+    }
+    RunBlocks(heads, first, end, state_of, scratch);
+  }
+
+  template <class StateOf>
+  static void RunBlocks(std::span<const TileHead> heads, int64_t block, int64_t end,
+                        const StateOf& state_of, BlockScratch* scratch) {
     if (block >= end) return;
+    const TileHead& any = heads[0];
     for (BlockMemory here = any.MemoryOf(block); block < end; ++block) {
       const BlockMemory next = any.MemoryOf(block + 1);
       for (size_t h = 0; h < heads.size(); ++h) {
@@ -151,6 +182,16 @@ class TileHead {
                   tile_.item->out + (static_cast<size_t>(query) * params.num_q_heads +
                                      head * group + row % group) *
                                         head_dim);
+      if (tile_.item->skipped == nullptr || params.v_skip == 0) continue;
+      SkippedV* to = tile_.item->skipped + static_cast<size_t>(query) * params.num_q_heads +
+                     head * group + row % group;
+      *to = {};
+      if (!skips()) continue;
+      *to = state.skipped[row];
+      // What was not skipped, a sink included, in the same units.
+      const float rest = std::exp2(state.m[row] - skip_reference_[row]) / inverse;
+      to->share /= rest + state.skipped[row].share;
+      to->bound /= rest + state.skipped[row].share;
     }
   }
 
@@ -160,6 +201,10 @@ class TileHead {
     const std::byte* slot = nullptr;
     bool is_sealed = false;
   };
+  // Sealed blocks are [FirstSealed(), EndOfSealed()), if there are any.
+  int64_t FirstSealed() const { return cache_->rule().sink_blocks; }
+  int64_t EndOfSealed() const { return tile_.block - cache_->rule().recent_blocks; }
+
   // Empty for a block behind the tile's.
   BlockMemory MemoryOf(int64_t block) const {
     if (block > tile_.block) return {};
@@ -184,6 +229,12 @@ class TileHead {
       args.first_visible = scratch->first_visible.data();
     }
     FillSides(memory, &args);
+    if (skips() && memory.is_sealed) {
+      const auto* info =
+          reinterpret_cast<const RecordSideInfo*>(memory.slot + layout_->side_offset);
+      args.skip = {skip_reference_.data(), skip_limit_.data(), rows_.num_rows / tile_.num_queries,
+                   SkipBound(*info, layout_->format.anchors)};
+    }
     next.FillAhead(next_memory, &args);
     UseReferenceKernels() ? AttendBlockRef(args, state, scratch)
                           : AttendBlockSimd(args, state, scratch);
@@ -194,7 +245,7 @@ class TileHead {
   void FillAhead(const BlockMemory& memory, BlockArgs* args) const {
     if (!memory.is_sealed || memory.slot == nullptr) return;
     args->ahead = memory.slot + layout_->record_offset;
-    args->ahead_bytes = layout_->record.bytes;
+    args->ahead_bytes = skips() ? layout_->record.v_codes : layout_->record.bytes;
     args->ahead_info = memory.slot + layout_->side_offset;
   }
 
@@ -263,7 +314,8 @@ class TileHead {
   std::vector<float> q8_scale_, q16_scale_, center_ab_;
   std::vector<int32_t> q8_sum_;
   std::vector<int> visible_;
-  float softcap_ = 0;
+  float softcap_ = 0, v_skip_ = 0;
+  std::vector<float> skip_reference_, skip_limit_;  // of the rows, BlockSkip
   // The first block that some query sees, and the first from which on all see all.
   int64_t first_block_ = 0, first_full_block_ = 0;
   QueryRows rows_;
@@ -272,20 +324,23 @@ class TileHead {
 // Memory of a state for num_rows rows, and views into it.
 class StateBuffer {
  public:
-  SoftmaxState Get(int num_rows, int padded_dim, size_t count = 1) {
-    rows_ = static_cast<size_t>(num_rows);
-    dim_ = static_cast<size_t>(padded_dim);
+  SoftmaxState Get(const TileHead& th, size_t count = 1) {
+    rows_ = static_cast<size_t>(th.num_rows());
+    dim_ = static_cast<size_t>(th.padded_dim());
     buffer_.Reserve(count * Stride());
+    skipped_.resize(th.skips() ? count * rows_ : 0);
     return At(0);
   }
   SoftmaxState At(size_t i) {
     float* p = buffer_.data() + i * Stride();
-    return {p, p + RoundUp<size_t>(rows_, 16), p + 2 * RoundUp<size_t>(rows_, 16)};
+    return {p, p + RoundUp<size_t>(rows_, 16), p + 2 * RoundUp<size_t>(rows_, 16),
+            skipped_.empty() ? nullptr : skipped_.data() + i * rows_};
   }
 
  private:
   size_t Stride() const { return 2 * RoundUp<size_t>(rows_, 16) + rows_ * dim_; }
   AlignedBuffer<float> buffer_;
+  std::vector<SkippedV> skipped_;  // where blocks may be skipped
   size_t rows_ = 0, dim_ = 0;
 };
 
@@ -342,6 +397,18 @@ Status Attend(const KvCache& cache, int layer, const AttentionParams& params,
     return InvalidArgument("attention: ", params.num_q_heads, " query heads are not a multiple of ",
                            config.num_kv_heads, " KV heads");
   }
+  if (!(params.v_skip >= 0 && params.v_skip < 1)) {
+    return InvalidArgument("attention: v_skip = ", params.v_skip,
+                           "; it must be 0 (off) to below 1");
+  }
+  for (int h = 0; params.v_skip > 0 && h < config.num_kv_heads; ++h) {
+    if (cache.layout(layer, h).format.v.rotate == Rotate::kMatrix) {
+      return Unsupported("attention: v_skip = ", params.v_skip, ", and the values of layer ", layer,
+                         ", KV head ", h,
+                         " are rotated by a matrix; supported: no rotation or hadamard, or v_skip "
+                         "= 0");
+    }
+  }
   std::vector<Tile> tiles;
   int64_t num_ranges = 0;
   for (const AttentionItem& item : items) {
@@ -370,8 +437,12 @@ Status Attend(const KvCache& cache, int layer, const AttentionParams& params,
       // Late tiles are the longest: they go first.
       s.tile_head.Prepare(cache, layer, head, params, tiles[tiles.size() - 1 - task / heads]);
       const int rows = s.tile_head.num_rows(), dim = s.tile_head.padded_dim();
-      const SoftmaxState total = s.total.Get(rows, dim), part = s.part.Get(rows, dim);
-      ResetState(rows, dim, total);
+      const SoftmaxState total = s.total.Get(s.tile_head), part = s.part.Get(s.tile_head);
+      if (s.tile_head.skips()) {
+        s.tile_head.RunOpen(total, &s.block);
+      } else {
+        ResetState(rows, dim, total);
+      }
       for (int64_t range = s.tile_head.first_range(); range < s.tile_head.num_ranges(); ++range) {
         s.tile_head.RunRange(range, part, &s.block);
         MergeState(rows, dim, total, part);
@@ -404,8 +475,8 @@ Status Attend(const KvCache& cache, int layer, const AttentionParams& params,
     TileHead& th = tile_heads[i];
     const size_t head = i % heads;
     th.Prepare(cache, layer, static_cast<int>(head), params, tiles[i / heads]);
-    parts[i].Get(th.num_rows(), th.padded_dim(),
-                 static_cast<size_t>(th.num_ranges() - th.first_range()));
+    // Open blocks that come first have a part of their own, behind those of the ranges.
+    parts[i].Get(th, static_cast<size_t>(th.num_ranges() - th.first_range()) + th.skips());
     if (head % heads_of_task != 0) continue;
     const size_t num_heads = std::min(heads_of_task, heads - head);
     for (int64_t range = th.first_range(); range < th.num_ranges(); ++range) {
@@ -416,6 +487,15 @@ Status Attend(const KvCache& cache, int layer, const AttentionParams& params,
   TileHead* const all_heads = tile_heads.data();
   StateBuffer* const all_parts = parts.data();
   const RangeTask* const all_tasks = tasks.data();
+  const auto open_part = [&](size_t i) {
+    return all_parts[i].At(
+        static_cast<size_t>(all_heads[i].num_ranges() - all_heads[i].first_range()));
+  };
+  if (all_heads[0].skips()) {
+    pool.ParallelFor(num_tasks, [&](size_t i, int) {
+      all_heads[i].RunOpen(open_part(i), &ThreadScratch().block);
+    });
+  }
   pool.ParallelFor(tasks.size(), [&](size_t task, int) {
     const RangeTask& t = all_tasks[task];
     const std::span<const TileHead> group{all_heads + t.tile_head, t.num_heads};
@@ -426,8 +506,8 @@ Status Attend(const KvCache& cache, int layer, const AttentionParams& params,
   });
   for (size_t i = 0; i < num_tasks; ++i) {
     const TileHead& th = tile_heads[i];
-    const SoftmaxState total = ThreadScratch().total.Get(th.num_rows(), th.padded_dim());
-    ResetState(th.num_rows(), th.padded_dim(), total);
+    const SoftmaxState total = th.skips() ? open_part(i) : ThreadScratch().total.Get(th);
+    if (!th.skips()) ResetState(th.num_rows(), th.padded_dim(), total);
     for (int64_t range = th.first_range(); range < th.num_ranges(); ++range) {
       MergeState(th.num_rows(), th.padded_dim(), total,
                  parts[i].At(static_cast<size_t>(range - th.first_range())));

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 
+#include "turboquant/attention/v_skip.h"
 #include "turboquant/base/status.h"
 #include "turboquant/base/thread_pool.h"
 #include "turboquant/cache/cache.h"
@@ -22,6 +23,8 @@ struct AttentionItem {
   int num_tokens = 0;
   const float* q = nullptr;  // [num_tokens][num_q_heads][head_dim], after RoPE
   float* out = nullptr;      // the same shape
+  // With v_skip only, may be null: what was skipped, [num_tokens][num_q_heads].
+  SkippedV* skipped = nullptr;
 };
 
 struct AttentionParams {
@@ -31,11 +34,18 @@ struct AttentionParams {
   // [num_q_heads] or nullptr: e^sink is added to the sum of the weights, so that a head may look
   // at nothing.
   const float* sinks = nullptr;
+  // A sealed block whose softmax mass is at most this share of the mass of the open rows that the
+  // same query sees (sinks and window), for every query head of the KV head, is treated as masked:
+  // its V codes are not read. Every query decides for itself, so which blocks are skipped does not
+  // depend on chunks or batches. 0: none is. Layers with a sliding window have no sealed blocks.
+  float v_skip = 0;
 };
 
 // Causal attention of every item over its sequence's cache; a query of a layer with a sliding
 // window sees its last `window` tokens (CacheConfig::windows), its own included. Errors: unknown
-// sequence, positions that were not appended, a number of heads that does not divide.
+// sequence, positions that were not appended, a number of heads that does not divide, a v_skip
+// outside [0, 1); kUnsupported: v_skip where values are rotated by a matrix, which keeps no bound
+// of |v|.
 Status Attend(const KvCache& cache, int layer, const AttentionParams& params,
               std::span<const AttentionItem> items, ThreadPool& pool);
 

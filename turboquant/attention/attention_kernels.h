@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "turboquant/attention/v_skip.h"
 #include "turboquant/base/aligned.h"
 #include "turboquant/codec/center.h"
 #include "turboquant/codec/codebook.h"
@@ -52,6 +53,14 @@ struct BlockSide {
   bool is_float() const { return !is_codes() && !is_int8(); }
 };
 
+// Skipping of V (v_skip.h) in a sealed block; masses count in units of 2^reference.
+struct BlockSkip {
+  const float* reference = nullptr;  // [rows]
+  const float* limit = nullptr;      // [rows] the largest mass that is skipped; nullptr: none is
+  int rows_of_query = 1;             // rows in a row that agree, and divide their number
+  float v_bound = 0;                 // of the block
+};
+
 struct BlockArgs {
   const QueryRows* rows = nullptr;
   BlockSide k, v;
@@ -72,6 +81,7 @@ struct BlockArgs {
   const int* first_visible = nullptr;
   const int* num_visible = nullptr;
   float softcap = 0;  // of the scores, times log2(e) as they are; 0 = none
+  BlockSkip skip;     // SoftmaxState::skipped is there when this has a limit
 };
 
 // Softmax state of the rows: running maximum (log2), sum of weights, weighted sum of V.
@@ -79,6 +89,8 @@ struct SoftmaxState {
   float* m = nullptr;  // [rows]
   float* l = nullptr;  // [rows]
   float* o = nullptr;  // [rows][padded_dim]
+  // [rows] sums over skipped blocks, in units of 2^BlockSkip::reference; nullptr: none are kept.
+  SkippedV* skipped = nullptr;
 };
 
 // Scratch of a worker; buffers grow and are reused.
@@ -87,6 +99,8 @@ struct BlockScratch {
   AlignedBuffer<float> k_floats, v_floats;    // [depth][lanes]
   AlignedBuffer<float> k_anchors, v_anchors;  // [num_anchors][padded_dim]
   std::vector<int> first_visible;             // of the rows, where a window begins
+  AlignedBuffer<float> scores;                // [rows][64], where V may be skipped
+  std::vector<uint8_t> skips;                 // [rows] whether it is
 };
 
 void AttendBlockRef(const BlockArgs& args, SoftmaxState state, BlockScratch* scratch);

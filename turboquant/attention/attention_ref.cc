@@ -63,6 +63,35 @@ std::vector<float> Floats(const BlockSide& side, Side which, int head_dim, int p
   return values;
 }
 
+// Which rows skip the block: those of a query whose masses are all within their limits. Sums up
+// what is skipped.
+std::vector<bool> SkippedRows(const BlockArgs& args, const std::vector<float>& scores,
+                              SoftmaxState state) {
+  const int num_rows = args.rows->num_rows, group = args.skip.rows_of_query;
+  std::vector<bool> skips(static_cast<size_t>(num_rows), false);
+  if (args.skip.limit == nullptr) return skips;
+  for (int first = 0; first < num_rows; first += group) {
+    std::vector<float> masses;
+    bool small = true;
+    for (int r = first; r < first + group; ++r) {
+      float mass = 0;
+      for (int t = 0; t < kPageLen; ++t) {
+        mass += std::exp2(scores[static_cast<size_t>(r) * kPageLen + t] - args.skip.reference[r]);
+      }
+      masses.push_back(mass);
+      small &= mass <= args.skip.limit[r];
+    }
+    for (int r = first; small && r < first + group; ++r) {
+      const float mass = masses[static_cast<size_t>(r - first)];
+      skips[static_cast<size_t>(r)] = true;
+      state.skipped[r].share += mass;
+      state.skipped[r].bound += mass * args.skip.v_bound;
+      ++state.skipped[r].blocks;
+    }
+  }
+  return skips;
+}
+
 }  // namespace
 
 QueryDigits MakeDigitsRef(const float* q, int padded_dim, int8_t* q8, int16_t* q16) {
@@ -85,6 +114,12 @@ void AttendBlockRef(const BlockArgs& args, SoftmaxState state, BlockScratch*) {
   const QueryRows& rows = *args.rows;
   const int dim = rows.padded_dim;
   const auto at = [dim](int t, int c) { return static_cast<size_t>(t) * dim + c; };
+  const auto first_of = [&](int r) {
+    return args.first_visible == nullptr ? 0 : args.first_visible[r];
+  };
+  const auto end_of = [&](int r) {
+    return args.num_visible == nullptr ? kPageLen : args.num_visible[r];
+  };
   std::vector<int> k_levels, v_levels;
   std::vector<float> k_floats, v_floats;
   if (args.k.is_float()) {
@@ -92,19 +127,12 @@ void AttendBlockRef(const BlockArgs& args, SoftmaxState state, BlockScratch*) {
   } else {
     k_levels = Levels(args.k, Side::kK, dim);
   }
-  if (args.v.is_float()) {
-    v_floats = Floats(args.v, Side::kV, rows.head_dim, dim);
-  } else {
-    v_levels = Levels(args.v, Side::kV, dim);
-  }
   std::vector<float> anchor(static_cast<size_t>(dim));
   const size_t anchor_bytes = static_cast<size_t>(dim) * args.anchor_bits / 8;
+  std::vector<float> scores(static_cast<size_t>(rows.num_rows) * kPageLen);
   for (int r = 0; r < rows.num_rows; ++r) {
-    const int visible = args.num_visible == nullptr ? kPageLen : args.num_visible[r];
-    const int first = args.first_visible == nullptr ? 0 : args.first_visible[r];
-    if (first >= visible) continue;
-    float score[kPageLen];
-    for (int t = 0; t < visible; ++t) {
+    float* score = &scores[static_cast<size_t>(r) * kPageLen];
+    for (int t = 0; t < end_of(r); ++t) {
       float s = 0;
       if (args.k.is_float()) {
         for (int c = 0; c < dim; ++c) s += rows.q[at(r, c)] * k_floats[at(t, c)];
@@ -139,9 +167,22 @@ void AttendBlockRef(const BlockArgs& args, SoftmaxState state, BlockScratch*) {
         score[args.anchors[a].token] += rows.q[at(r, c)] * anchor[static_cast<size_t>(c)];
       }
     }
-    for (int t = 0; args.softcap > 0 && t < visible; ++t) {
+    for (int t = 0; args.softcap > 0 && t < end_of(r); ++t) {
       score[t] = args.softcap * std::tanh(score[t] / args.softcap);
     }
+  }
+  const std::vector<bool> skips = SkippedRows(args, scores, state);
+  if (std::find(skips.begin(), skips.end(), false) == skips.end()) return;
+
+  if (args.v.is_float()) {
+    v_floats = Floats(args.v, Side::kV, rows.head_dim, dim);
+  } else {
+    v_levels = Levels(args.v, Side::kV, dim);
+  }
+  for (int r = 0; r < rows.num_rows; ++r) {
+    const int visible = end_of(r), first = first_of(r);
+    if (skips[static_cast<size_t>(r)] || first >= visible) continue;
+    const float* score = &scores[static_cast<size_t>(r) * kPageLen];
     float block_max = -std::numeric_limits<float>::infinity();
     for (int t = first; t < visible; ++t) block_max = std::fmax(block_max, score[t]);
 

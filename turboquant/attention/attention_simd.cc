@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <type_traits>
 
 #include "turboquant/attention/attention_kernels.h"
 #include "turboquant/attention/multiply_vnni.h"
@@ -406,7 +407,7 @@ struct WeightDigits {
 // One softmax step: scores (log2) of rows from r0 on to weights, state and digits. The rows go side
 // by side, as each alone is a chain of waits.
 template <int kRows>
-HWY_INLINE void SoftmaxStep(const BlockArgs& args, int r0, float* HWY_RESTRICT score,
+HWY_INLINE void SoftmaxStep(const BlockArgs& args, int r0, const float* HWY_RESTRICT score,
                             const float* HWY_RESTRICT v_scale, SoftmaxState state,
                             WeightDigits* HWY_RESTRICT w) {
   const hn::CappedTag<float, 16> d;
@@ -414,23 +415,6 @@ HWY_INLINE void SoftmaxStep(const BlockArgs& args, int r0, float* HWY_RESTRICT s
   const hn::Rebind<int16_t, decltype(d)> d16;
   using V = hn::Vec<decltype(d)>;
   constexpr int kLanes = static_cast<int>(hn::MaxLanes(d));
-  for (int i = 0; args.softcap > 0 && i < kRows; ++i) {
-    SoftcapScores(args.softcap, score + i * kPageLen);
-  }
-  if (args.num_visible != nullptr) {
-    for (int i = 0; i < kRows; ++i) {
-      for (int t = args.num_visible[r0 + i]; t < kPageLen; ++t) {
-        score[i * kPageLen + t] = -__builtin_inff();
-      }
-    }
-  }
-  if (args.first_visible != nullptr) {
-    for (int i = 0; i < kRows; ++i) {
-      for (int t = 0; t < args.first_visible[r0 + i]; ++t) {
-        score[i * kPageLen + t] = -__builtin_inff();
-      }
-    }
-  }
   V top[kRows];
   for (int i = 0; i < kRows; ++i) top[i] = hn::LoadU(d, score + i * kPageLen);
   for (int t = kLanes; t < kPageLen; t += kLanes) {
@@ -460,7 +444,8 @@ HWY_INLINE void SoftmaxStep(const BlockArgs& args, int r0, float* HWY_RESTRICT s
   }
   for (int i = 0; i < kRows; ++i) {
     for (int a = 0; a < args.num_anchors; ++a) {
-      w->anchor[i][a] = std::exp2(score[i * kPageLen + args.anchors[a].token] - state.m[r0 + i]);
+      const float s = score[i * kPageLen + args.anchors[a].token];  // -inf: the row skips the block
+      w->anchor[i][a] = s == -__builtin_inff() ? 0.f : std::exp2(s - state.m[r0 + i]);
     }
     float& l = state.l[r0 + i];
     l = l * w->alpha[i] + hn::GetLane(hn::SumOfLanes(d, sum[i]));
@@ -519,16 +504,16 @@ HWY_INLINE void FetchAhead(const BlockArgs& args, size_t quarter) {
   }
 }
 
+// Scores of rows from r0 on, [kRows][64]; -inf where a row does not see a token.
 template <int kRows>
-HWY_INLINE void AttendRows(const BlockArgs& args, int r0, const BlockTiles& tiles,
-                           const BlockScratch& scratch, SoftmaxState state) {
+HWY_NOINLINE void ScoreRows(const BlockArgs& args, int r0, const BlockTiles& tiles,
+                            const BlockScratch& scratch, float* HWY_RESTRICT score) {
   const hn::CappedTag<float, 16> d;
   const hn::RebindToSigned<decltype(d)> di;
   constexpr int kLanes = static_cast<int>(hn::MaxLanes(d));
   const QueryRows& rows = *args.rows;
   const int dim = rows.padded_dim;
-  HWY_ALIGN float score[kRows * kPageLen];
-  HWY_ALIGN int32_t exact[kRows * kMaxHeadDim];
+  HWY_ALIGN int32_t exact[kRows * kPageLen];
   const float* q = rows.q + static_cast<size_t>(r0) * dim;
 
   if (args.k.type == ValueType::kF16) {
@@ -560,13 +545,42 @@ HWY_INLINE void AttendRows(const BlockArgs& args, int r0, const BlockTiles& tile
   }
   if (r0 == 0) FetchAhead(args, 1);
   if (rows.center != nullptr) AddCenter<kRows>(args, r0, score);
-  WeightDigits w;
   for (int i = 0; i < kRows; ++i) {
     for (int a = 0; a < args.num_anchors; ++a) {
       score[i * kPageLen + args.anchors[a].token] +=
           DotFloats(q + i * dim, &scratch.k_anchors[static_cast<size_t>(a) * dim], dim);
     }
   }
+  for (int i = 0; args.softcap > 0 && i < kRows; ++i) {
+    SoftcapScores(args.softcap, score + i * kPageLen);
+  }
+  if (args.num_visible != nullptr) {
+    for (int i = 0; i < kRows; ++i) {
+      for (int t = args.num_visible[r0 + i]; t < kPageLen; ++t) {
+        score[i * kPageLen + t] = -__builtin_inff();
+      }
+    }
+  }
+  if (args.first_visible != nullptr) {
+    for (int i = 0; i < kRows; ++i) {
+      for (int t = 0; t < args.first_visible[r0 + i]; ++t) {
+        score[i * kPageLen + t] = -__builtin_inff();
+      }
+    }
+  }
+}
+
+// A softmax step over the scores of rows from r0 on, and their weights x V.
+template <int kRows>
+HWY_NOINLINE void AddRows(const BlockArgs& args, int r0, const BlockTiles& tiles,
+                          const BlockScratch& scratch, const float* HWY_RESTRICT score,
+                          SoftmaxState state) {
+  const hn::CappedTag<float, 16> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  constexpr int kLanes = static_cast<int>(hn::MaxLanes(d));
+  const int dim = args.rows->padded_dim;
+  HWY_ALIGN int32_t exact[kRows * kMaxHeadDim];
+  WeightDigits w;
   SoftmaxStep<kRows>(args, r0, score, tiles.v_scale, state, &w);
 
   if (r0 == 0) FetchAhead(args, 2);
@@ -609,6 +623,99 @@ HWY_INLINE void AttendRows(const BlockArgs& args, int r0, const BlockTiles& tile
   }
 }
 
+// fn(rows at once as a constant, first row) over all rows.
+template <class Fn>
+HWY_INLINE void ForRows(int num_rows, const Fn& fn) {
+  int r = 0;
+  for (; r + kRowsAtOnce <= num_rows; r += kRowsAtOnce) {
+    fn(std::integral_constant<int, kRowsAtOnce>(), r);
+  }
+  switch (num_rows - r) {
+    case 1: fn(std::integral_constant<int, 1>(), r); break;
+    case 2: fn(std::integral_constant<int, 2>(), r); break;
+    case 3: fn(std::integral_constant<int, 3>(), r); break;
+    default: break;
+  }
+}
+
+// Which rows skip the block: those of a query whose masses are all within their limits. Their
+// scores become -inf, what they skip is summed up. Returns whether any row is left.
+bool MarkSkipped(const BlockArgs& args, float* HWY_RESTRICT score, SoftmaxState state,
+                 uint8_t* HWY_RESTRICT skips) {
+  const hn::CappedTag<float, 16> d;
+  constexpr int kLanes = static_cast<int>(hn::MaxLanes(d));
+  const int group = args.skip.rows_of_query;
+  bool any = false;
+  float masses[kRowsAtOnce];  // of the first rows of a query; others are summed up again
+  const auto mass_of = [&](int r) HWY_ATTR {
+    const auto reference = hn::Set(d, args.skip.reference[r]);
+    // A score may be far above the reference: what matters of its mass is that it is above a limit.
+    const auto most = hn::Set(d, 100.f);
+    auto sum = hn::Zero(d);
+    for (int t = 0; t < kPageLen; t += kLanes) {
+      const auto x = hn::Sub(hn::LoadU(d, score + r * kPageLen + t), reference);
+      sum = hn::Add(sum, Exp2(d, hn::Min(x, most)));
+    }
+    return hn::GetLane(hn::SumOfLanes(d, sum));
+  };
+  for (int first = 0; first < args.rows->num_rows; first += group) {
+    bool small = true;
+    for (int i = 0; small && i < group; ++i) {
+      const float mass = mass_of(first + i);
+      if (i < kRowsAtOnce) masses[i] = mass;
+      small = mass <= args.skip.limit[first + i];
+    }
+    for (int i = 0; i < group; ++i) {
+      const int r = first + i;
+      skips[r] = small;
+      if (!small) continue;
+      const float mass = i < kRowsAtOnce ? masses[i] : mass_of(r);
+      state.skipped[r].share += mass;
+      state.skipped[r].bound += mass * args.skip.v_bound;
+      ++state.skipped[r].blocks;
+      for (int t = 0; t < kPageLen; ++t) score[r * kPageLen + t] = -__builtin_inff();
+    }
+    any |= !small;
+  }
+  return any;
+}
+
+// Gets the values ready to be multiplied.
+HWY_INLINE void PrepareValues(const BlockArgs& args, bool stay_packed, BlockTiles* tiles,
+                              BlockScratch* scratch) {
+  const int dim = args.rows->padded_dim;
+  if (args.v.is_codes()) {
+    PrepareLevels(args.v, Side::kV, dim, stay_packed, &scratch->v_tile, &tiles->v_levels);
+  } else if (args.v.is_float() && args.v.type != ValueType::kF16) {
+    FillFloats(args.v, Side::kV, dim, &scratch->v_tile, &scratch->v_floats);
+    tiles->v_floats = scratch->v_floats.data();
+  }
+}
+
+// All scores first, then which rows read V, then V, if any does.
+HWY_NOINLINE void AttendOrSkip(const BlockArgs& args, bool stay_packed, BlockTiles* tiles,
+                               SoftmaxState state, BlockScratch* scratch) {
+  const int num_rows = args.rows->num_rows;
+  scratch->scores.Reserve(static_cast<size_t>(num_rows) * kPageLen);
+  scratch->skips.resize(static_cast<size_t>(num_rows));
+  float* const scores = scratch->scores.data();
+  uint8_t* const skips = scratch->skips.data();
+  ForRows(num_rows, [&](auto rows, int r) HWY_ATTR {
+    ScoreRows<rows()>(args, r, *tiles, *scratch, scores + r * kPageLen);
+  });
+  FetchAhead(args, 2);
+  FetchAhead(args, 3);
+  if (!MarkSkipped(args, scores, state, skips)) return;
+  PrepareValues(args, stay_packed, tiles, scratch);
+  BlockArgs rest = args;
+  rest.ahead_bytes = 0;  // fetched
+  ForRows(num_rows, [&](auto rows, int r) HWY_ATTR {
+    bool all = true;
+    for (int i = 0; i < rows(); ++i) all &= skips[r + i] != 0;
+    if (!all) AddRows<rows()>(rest, r, *tiles, *scratch, scores + r * kPageLen, state);
+  });
+}
+
 void AttendBlock(const BlockArgs& args, SoftmaxState state, BlockScratch* scratch) {
   const QueryRows& rows = *args.rows;
   const int dim = rows.padded_dim;
@@ -628,12 +735,8 @@ void AttendBlock(const BlockArgs& args, SoftmaxState state, BlockScratch* scratc
     FillFloats(args.k, Side::kK, dim, &scratch->k_tile, &scratch->k_floats);
     tiles.k_floats = scratch->k_floats.data();
   }
-  if (args.v.is_codes()) {
-    PrepareLevels(args.v, Side::kV, dim, stay_packed, &scratch->v_tile, &tiles.v_levels);
-  } else if (args.v.is_float() && args.v.type != ValueType::kF16) {
-    FillFloats(args.v, Side::kV, dim, &scratch->v_tile, &scratch->v_floats);
-    tiles.v_floats = scratch->v_floats.data();
-  }
+  const bool may_skip = args.skip.limit != nullptr;
+  if (!may_skip) PrepareValues(args, stay_packed, &tiles, scratch);
   if (args.num_anchors > 0) {
     const size_t bytes = static_cast<size_t>(dim) * args.anchor_bits / 8;
     scratch->k_anchors.Reserve(static_cast<size_t>(args.num_anchors) * dim);
@@ -646,16 +749,15 @@ void AttendBlock(const BlockArgs& args, SoftmaxState state, BlockScratch* scratc
                       &scratch->v_anchors[at]);
     }
   }
-  int r = 0;
-  for (; r + kRowsAtOnce <= rows.num_rows; r += kRowsAtOnce) {
-    AttendRows<kRowsAtOnce>(args, r, tiles, *scratch, state);
+  if (may_skip) {
+    AttendOrSkip(args, stay_packed, &tiles, state, scratch);
+    return;
   }
-  switch (rows.num_rows - r) {
-    case 1: AttendRows<1>(args, r, tiles, *scratch, state); break;
-    case 2: AttendRows<2>(args, r, tiles, *scratch, state); break;
-    case 3: AttendRows<3>(args, r, tiles, *scratch, state); break;
-    default: break;
-  }
+  ForRows(rows.num_rows, [&](auto count, int r) HWY_ATTR {
+    HWY_ALIGN float score[count() * kPageLen];
+    ScoreRows<count()>(args, r, tiles, *scratch, score);
+    AddRows<count()>(args, r, tiles, *scratch, score, state);
+  });
 }
 
 QueryDigits MakeDigits(const float* q, int padded_dim, int8_t* q8, int16_t* q16) {

@@ -14,12 +14,18 @@ inline void ResetState(int num_rows, int padded_dim, SoftmaxState s) {
     s.l[r] = 0;
   }
   for (int i = 0; i < num_rows * padded_dim; ++i) s.o[i] = 0;
+  for (int r = 0; s.skipped != nullptr && r < num_rows; ++r) s.skipped[r] = {};
 }
 
 // into = merge(into, part), row by row. An empty part (m = -inf) changes nothing; max() keeps two
 // empty states from making NaN.
 inline void MergeState(int num_rows, int padded_dim, SoftmaxState into, SoftmaxState part) {
   for (int r = 0; r < num_rows; ++r) {
+    if (into.skipped != nullptr) {
+      into.skipped[r].share += part.skipped[r].share;
+      into.skipped[r].bound += part.skipped[r].bound;
+      into.skipped[r].blocks += part.skipped[r].blocks;
+    }
     const float m = into.m[r] > part.m[r] ? into.m[r] : part.m[r];
     if (m == -std::numeric_limits<float>::infinity()) continue;
     const float a = std::exp2(into.m[r] - m), b = std::exp2(part.m[r] - m);

@@ -1,0 +1,28 @@
+// Skipping of V: what the kernels of the CPU and of a CUDA device share.
+//
+// A sealed block is treated as masked, and its V codes are not read, where its exact softmax mass
+// is at most `eps` times the mass of the open rows (sinks and window) that the same row sees, for
+// every row that reads it together. docs/decisions/skipping-values.md has what that costs and
+// saves.
+#pragma once
+
+#include "turboquant/base/numeric.h"
+#include "turboquant/codec/record_layout.h"
+
+namespace tq {
+
+// What was skipped of one row, and what that can change: |out - out without skipping| <=
+// share |out| + bound.
+struct SkippedV {
+  float share = 0;  // of the whole softmax mass
+  float bound = 0;  // the same, each block's mass times its bound of |v|
+  int blocks = 0;
+};
+
+// Bound of |v| over a sealed block. RecordSideInfo has that of the codes' rows; a residual takes a
+// row back to its 8-bit one, which is as long up to the rounding of a log8 scale, 2.2 %.
+inline float SkipBound(const RecordSideInfo& info, int num_anchors) {
+  return F32FromBF16(info.v_bound) * (num_anchors > 0 ? 1.03f : 1.f);
+}
+
+}  // namespace tq
