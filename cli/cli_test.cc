@@ -151,6 +151,29 @@ TEST(KvFlags, TheCommandLineGivesTheSameCacheAgain) {
   flags.sink_len = 0;
   EXPECT_EQ(flags.CommandLine(),
             "--kv k3v2 --pin '1,10=k8v4;3:0=k4v4' --recent-len 64 --sink-len 0");
+  flags.v_skip = "0.02";
+  EXPECT_EQ(flags.CommandLine(),
+            "--kv k3v2 --pin '1,10=k8v4;3:0=k4v4' --recent-len 64 --sink-len 0 --v-skip=0.02");
+}
+
+TEST(ChooseKv, SkippingOfValuesIsOffUnlessItIsAskedFor) {
+  KvFlags flags = Flags("k4v4");
+  EXPECT_EQ(ChooseKv(TestModel(), flags, 8192)->config.v_skip, 0);
+  flags.v_skip = "0.02";
+  const Result<KvChoice> choice = ChooseKv(TestModel(), flags, 8192);
+  ASSERT_TRUE(choice.ok());
+  EXPECT_EQ(choice->config.v_skip, 0.02f);
+  EXPECT_EQ(choice->name, "k4v4 v-skip 0.02");
+  flags.v_skip = "0";
+  EXPECT_EQ(ChooseKv(TestModel(), flags, 8192)->name, "k4v4");
+  for (const char* bad : {"x", "1", "-0.1", "0.01,0.02", "0.01x", "nan"}) {
+    flags.v_skip = bad;
+    const Status status = ChooseKv(TestModel(), flags, 8192).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << bad;
+    EXPECT_NE(status.message().find(StrCat("--v-skip '", bad, "' is no number from 0")),
+              std::string::npos)
+        << status.message();
+  }
 }
 
 TEST(ChooseKv, PresetForAllHeads) {

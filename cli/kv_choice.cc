@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <string_view>
 #include <utility>
@@ -129,6 +130,18 @@ void KvFlags::Add(CLI::App* app) {
   AddWindow(app);
 }
 
+void KvFlags::AddVSkip(CLI::App* app) {
+  app->add_option("--v-skip", v_skip,
+                  fmt::format("Leave the values of old blocks of 64 tokens unread whose attention "
+                              "is at most this share of that of the recent tokens and sinks (off "
+                              "unless given; without a number {}: docs/reference/quality.md has "
+                              "what each costs)",
+                              kDefaultVSkip))
+      ->type_name("EPS")
+      ->expected(0, 1)
+      ->default_str(fmt::format("{}", kDefaultVSkip));
+}
+
 void KvFlags::AddWindow(CLI::App* app) {
   app->add_option("--recent-len", recent_len,
                   "Recent tokens kept at 8 bit (default 256), in blocks of 64")
@@ -142,6 +155,7 @@ std::string KvFlags::CommandLine() const {
   if (!pin.empty()) out += " --pin " + ShellWord(pin);
   if (recent_len) out += fmt::format(" --recent-len {}", *recent_len);
   if (sink_len) out += fmt::format(" --sink-len {}", *sink_len);
+  if (!v_skip.empty()) out += " --v-skip=" + v_skip;
   return out;
 }
 
@@ -158,6 +172,16 @@ Status CheckWindow(std::optional<int> recent_len, std::optional<int> sink_len) {
     }
   }
   return OkStatus();
+}
+
+Result<float> ParseVSkip(const std::string& text) {
+  if (text.empty()) return 0.f;
+  float value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  if (error == std::errc() && rest == end && value >= 0 && value < 1) return value;
+  return InvalidArgument("--v-skip '", text, "' is no number from 0 (off) to below 1, e.g. ",
+                         kDefaultVSkip);
 }
 
 Status CheckKvName(const std::string& kv) {
@@ -237,6 +261,8 @@ Result<KvChoice> ChooseKv(const KvModel& model, const KvFlags& flags, int64_t co
   };
   TQ_ASSIGN_OR_RETURN(KvChoice choice, choose());
   TQ_RETURN_IF_ERROR(ApplyPins(flags.pin, &choice));
+  TQ_ASSIGN_OR_RETURN(choice.config.v_skip, ParseVSkip(flags.v_skip));
+  if (choice.config.v_skip > 0) choice.name += " v-skip " + flags.v_skip;
   // A pin or a profile may ask a layer with a window for what it cannot have.
   TQ_RETURN_IF_ERROR(choice.config.Validate());
   const std::string windows = DescribeWindows(choice.config);

@@ -20,8 +20,10 @@ struct KvFlags {
   std::string kv = "auto";                  // preset, profile folder or auto
   std::string pin;                          // "1,10=k8v4;3:0=k4v4"
   std::optional<int> recent_len, sink_len;  // none: the profile's or the default
+  std::string v_skip;                       // "0.01"; empty or "0": off
   void Add(CLI::App* app);
   void AddWindow(CLI::App* app);  // --recent-len and --sink-len only
+  void AddVSkip(CLI::App* app);
   // "--kv k4v4 --pin 1=k8v4 --recent-len 64": what makes the same cache again.
   std::string CommandLine() const;
   Status ValidateWindow() const;  // CheckWindow of its two
@@ -29,6 +31,9 @@ struct KvFlags {
 
 // --recent-len and --sink-len, as far as given. kInvalidArgument: outside what any cache can have.
 Status CheckWindow(std::optional<int> recent_len, std::optional<int> sink_len);
+
+// The number of --v-skip. kInvalidArgument: it is none, or outside [0, 1).
+Result<float> ParseVSkip(const std::string& text);
 
 // The model that a cache is for.
 struct KvModel {

@@ -131,6 +131,7 @@ Status CheckFlags(RunFlags& flags) {
   TQ_RETURN_IF_ERROR(OptionsOf(flags).Validate());
   if (!flags.save_cache.empty()) TQ_RETURN_IF_ERROR(CheckWritable(flags.save_cache));
   TQ_RETURN_IF_ERROR(flags.kv.ValidateWindow());
+  TQ_RETURN_IF_ERROR(ParseVSkip(flags.kv.v_skip).status());
   return CheckKvName(flags.kv.kv);
 }
 
@@ -161,6 +162,13 @@ class Runner {
                    ExplainKv(choice_).c_str());
     }
     TQ_ASSIGN_OR_RETURN(session_, Session::Create(*loaded_.model, choice_.config, context_));
+    if (choice_.config.v_skip > 0) {
+      loaded_.model->set_output_probe([this](int layer, const KvCache& cache,
+                                             const AttentionParams& params,
+                                             std::span<const AttentionItem> items) {
+        v_skip_.Add(cache, layer, params, items);
+      });
+    }
     TQ_RETURN_IF_ERROR(LoadCache());
     Status status = flags_.chat ? Chat() : Complete();
     session_->KeepPrefixes(0);
@@ -356,6 +364,12 @@ class Runner {
     PrintNote(
         o, fmt::format("kernel:  {}; {} threads, {}; peak memory {}", KernelNames(choice_.config),
                        loaded_.pool->num_threads(), CurrentIsa(), FormatMiB(PeakRssBytes())));
+    if (choice_.config.v_skip > 0) {
+      PrintNote(o,
+                fmt::format("v-skip:  values of {:.1f} % of old blocks left unread, with {:.2f} % "
+                            "of the attention",
+                            100 * v_skip_.skipped_share(), 100 * v_skip_.mean_mass()));
+    }
     const WriteCounters counters = session_->cache().counters();
     if (counters.nonfinite_values + counters.clamped_values > 0) {
       PrintNote(o, fmt::format("cache:   {} values were NaN or infinite and stored as 0, {} were "
@@ -397,6 +411,7 @@ class Runner {
     j["prefill_tokens_per_second"] = PerSecond(prompt_tokens_, prefill_seconds_);
     j["decode_tokens_per_second"] = PerSecond(decode_steps_, decode_seconds_);
     j["cache"] = CacheJson(session_->cache().Bytes(), session_->cache().F16Bytes(), choice_.config);
+    if (choice_.config.v_skip > 0) j["v_skip"] = VSkipJson(choice_.config.v_skip, v_skip_);
     j["peak_rss_bytes"] = PeakRssBytes();
     j["finish_reason"] = FinishReasonName(finish_reason_);
     j["model"] = loaded_.model->arch().model_name;
@@ -423,6 +438,7 @@ class Runner {
   int64_t prompt_tokens_ = 0, generated_tokens_ = 0, decode_steps_ = 0;
   double prefill_seconds_ = 0, decode_seconds_ = 0;
   FinishReason finish_reason_ = FinishReason::kStop;
+  VSkipTotals v_skip_;
 };
 
 }  // namespace
@@ -439,6 +455,7 @@ Command AddRun(CLI::App& app) {
   command->add_flag("--chat", flags->chat,
                     "Use the model's chat template; without -p on a terminal: talk with it");
   flags->kv.Add(command);
+  flags->kv.AddVSkip(command);
   command
       ->add_option(
           "--load-cache", flags->load_cache,

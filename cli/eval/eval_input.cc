@@ -32,6 +32,7 @@ Status CheckSameTokens(const LoadedModel& a, const LoadedModel& b) {
 void EvalFlags::Add(CLI::App* app) {
   model.Add(app);
   kv.Add(app);
+  kv.AddVSkip(app);
   data.Add(app);
   data.AddPart(app);
   app->add_option("--context", context, "Tokens of a window: the context that is served")
@@ -73,6 +74,9 @@ Status EvalFlags::Validate() const {
       return InvalidArgument("--kv '", kv.kv, "' has an empty entry; write k8v4,k4v4");
     }
     TQ_RETURN_IF_ERROR(CheckKvName(name));
+  }
+  for (const std::string& v_skip : SplitList(kv.v_skip, ',')) {
+    TQ_RETURN_IF_ERROR(ParseVSkip(v_skip).status());
   }
   if (!report.empty()) TQ_RETURN_IF_ERROR(CheckWritable(report));
   if (std::string_view(Cut()) != "packed") {
@@ -184,8 +188,13 @@ Result<Stream> EvalInput::Floor() const {
 }
 
 Result<KvChoice> EvalInput::Choose(const std::string& kv) {
+  return Choose(kv, flags_.kv.v_skip);
+}
+
+Result<KvChoice> EvalInput::Choose(const std::string& kv, const std::string& v_skip) {
   KvFlags one = flags_.kv;
   one.kv = kv;
+  one.v_skip = v_skip;
   TQ_ASSIGN_OR_RETURN(KvChoice choice, ChooseKv(kv_model_, one, flags_.context));
   for (const std::string& note : choice.notes) {
     // These commands measure what the note about keys warns of.
@@ -200,12 +209,14 @@ Result<KvChoice> EvalInput::Choose(const std::string& kv) {
 Result<std::vector<KvChoice>> EvalInput::ChooseAll() {
   std::vector<KvChoice> choices;
   for (const std::string& name : SplitList(flags_.kv.kv, ',')) {
-    TQ_ASSIGN_OR_RETURN(KvChoice choice, Choose(name));
-    if (std::any_of(choices.begin(), choices.end(),
-                    [&](const KvChoice& c) { return c.name == choice.name; })) {
-      return InvalidArgument("--kv names ", choice.name, " twice");
+    for (const std::string& v_skip : SplitList(flags_.kv.v_skip, ',')) {
+      TQ_ASSIGN_OR_RETURN(KvChoice choice, Choose(name, v_skip));
+      if (std::any_of(choices.begin(), choices.end(),
+                      [&](const KvChoice& c) { return c.name == choice.name; })) {
+        return InvalidArgument("--kv names ", choice.name, " twice");
+      }
+      choices.push_back(std::move(choice));
     }
-    choices.push_back(std::move(choice));
   }
   return choices;
 }

@@ -58,7 +58,8 @@ class EvalInput {
   Result<Stream> Floor() const;
   // A name of --kv with pins and windows; its notes go to stderr, each once.
   Result<KvChoice> Choose(const std::string& kv);
-  // The names of --kv, in order; kInvalidArgument when one stands there twice.
+  // The names of --kv, in order, each with every --v-skip (a list here); kInvalidArgument when one
+  // stands there twice.
   Result<std::vector<KvChoice>> ChooseAll();
   // Positions, threads and Ctrl-C; the progress bar is the caller's.
   DivergenceOptions Measure(ProgressBar* progress) const;
@@ -70,6 +71,7 @@ class EvalInput {
   Result<int> Print(nlohmann::ordered_json json, const std::string& text, int code) const;
 
  private:
+  Result<KvChoice> Choose(const std::string& kv, const std::string& v_skip);
   Status CutTexts();
   Status PackTexts();
   std::vector<std::pair<std::string, std::string>> Provenance(const std::string& command) const;

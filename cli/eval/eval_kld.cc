@@ -36,10 +36,10 @@ Result<double> TargetOf(const std::string& folder) {
 // the profile as it stands.
 Result<std::string> ProfileToUpdate(const KldFlags& flags) {
   if (!flags.kv.pin.empty() || flags.kv.recent_len || flags.kv.sink_len ||
-      !flags.model_baseline.empty()) {
+      !flags.kv.v_skip.empty() || !flags.model_baseline.empty()) {
     return InvalidArgument(
-        "--update-profile measures a profile as it is: leave out --pin, --recent-len, --sink-len "
-        "and --model-baseline");
+        "--update-profile measures a profile as it is: leave out --pin, --recent-len, --sink-len, "
+        "--v-skip and --model-baseline");
   }
   std::string folder = flags.kv.kv;
   if (folder == "auto") {

@@ -81,6 +81,7 @@ Result<std::vector<KvChoice>> Choices(const TaskFlags& flags, const KvModel& mod
 void TaskFlags::Add(CLI::App* app) {
   model.Add(app);
   kv.Add(app);
+  kv.AddVSkip(app);
   AddEndpoint(app, "baseline", "the model with the plain cache", &baseline);
   AddEndpoint(app, "candidate", "the model with the caches of --kv", &candidate);
   data.Add(app);

@@ -192,8 +192,7 @@ class Measurement {
                               return rows_.Add(logits);
                             }));
     for (Lane& lane : lanes) {
-      TQ_RETURN_IF_ERROR(read(*lane.stream, *lane.session,
-                              probed ? probe_.ForCandidate(lane.cosines) : Model::AttentionProbe(),
+      TQ_RETURN_IF_ERROR(read(*lane.stream, *lane.session, ProbeOf(lane),
                               [&](int64_t first_pos, std::span<const float> logits) {
                                 lane.scores.clear();
                                 return rows_.Score(window, lane.session->cache().rule(), first_pos,
@@ -211,6 +210,19 @@ class Measurement {
       }
     }
     return OkStatus();
+  }
+
+  // Of a candidate: what was asked for, and what skipping of V skips.
+  Model::AttentionProbe ProbeOf(Lane& lane) {
+    Model::AttentionProbe cosine;
+    if (options_.head_cosine) cosine = probe_.ForCandidate(lane.cosines);
+    if (lane.stream->config.v_skip == 0) return cosine;
+    return [cosine, totals = &lane.result->v_skip](int layer, const KvCache& cache,
+                                                   const AttentionParams& params,
+                                                   std::span<const AttentionItem> items) {
+      totals->Add(cache, layer, params, items);
+      if (cosine) cosine(layer, cache, params, items);
+    };
   }
 
   Status Progress(size_t tokens) {

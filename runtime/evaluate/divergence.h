@@ -14,6 +14,7 @@
 
 #include "runtime/evaluate/kld.h"
 #include "runtime/model/model.h"
+#include "runtime/model/v_skip_totals.h"
 #include "runtime/tokenizer/tokenizer.h"
 #include "turboquant/base/sinks.h"
 #include "turboquant/base/status.h"
@@ -56,6 +57,7 @@ struct StreamScores {
   // Cosine of attention outputs to the reference's, [num_layers * num_q_heads], mean over scored
   // positions; empty unless asked for.
   std::vector<double> head_cosine;
+  VSkipTotals v_skip;  // over all positions, where the cache has v_skip
 };
 
 // Mean and standard error over windows: positions of one text depend on each other, windows hardly.

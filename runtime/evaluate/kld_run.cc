@@ -80,6 +80,7 @@ KldRow MakeRow(const KldOptions& options, const Stream& stream, const StreamScor
   row.total = Statistics("all", scores, 0, scores.window_means.size(), quantizes);
   row.by_position = ByPosition(scores.scores);
   row.head_cosine = scores.head_cosine;
+  row.v_skip = scores.v_skip;
   row.layer_cosine = LayerCosine(scores, stream.model->arch().num_q_heads);
   size_t first = 0;
   for (const EvalText& text : options.texts) {
@@ -109,6 +110,7 @@ Json RowJson(const KldResult& result, const KldRow& row) {
   j["bits_all_counted"] = row.bits_all_counted;
   j["scales_share"] = row.scales_share;
   PutStatistics(row.total, &j);
+  if (row.config.v_skip > 0) j["v_skip"] = VSkipJson(row.config.v_skip, row.v_skip);
   j["by_text"] = Json::array();
   for (const KldStatistics& t : row.texts) {
     Json text = {{"text", t.name}, {"windows", t.over_windows.groups()}};

@@ -71,6 +71,7 @@ struct KldRow {
   double bits_per_value = 0;    // of sealed blocks
   double bits_all_counted = 0;  // at the length of the windows, recent tokens and sinks too
   double scales_share = 0;
+  VSkipTotals v_skip;
   std::string kernel;
   KldStatistics total;
   std::vector<KldStatistics> texts;

@@ -1,5 +1,8 @@
 #include "runtime/evaluate/results_json.h"
 
+#include <fmt/format.h>
+
+#include <string>
 #include <vector>
 
 #include "runtime/evaluate/footprint.h"
@@ -57,6 +60,13 @@ Json CacheJson(const CacheBytes& bytes, size_t f16_bytes, const CacheConfig& con
           {"ratio_at_131072", FootprintRatio(config, 131072)},
           {"bits_per_value", bits},
           {"scales_share", ScalesShare(config)}};
+}
+
+Json VSkipJson(float eps, const VSkipTotals& totals) {
+  return {{"eps", std::stod(fmt::format("{}", eps))},  // 0.01, not the double next to it
+          {"blocks_skipped", totals.skipped_share()},
+          {"mass_skipped", totals.mean_mass()},
+          {"bound", totals.mean_bound()}};
 }
 
 Json SummaryJson(const DivergenceSummary& s) {

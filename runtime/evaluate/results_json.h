@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/evaluate/compare.h"
+#include "runtime/model/v_skip_totals.h"
 
 namespace tq {
 
@@ -15,6 +16,10 @@ nlohmann::ordered_json CacheJson(const CacheBytes& bytes, size_t f16_bytes,
 nlohmann::ordered_json SummaryJson(const DivergenceSummary& summary);
 // Both perplexities and their ratio, under the keys of `ppl`.
 nlohmann::ordered_json PplJson(const DivergenceSummary& summary);
+
+// eps, the share of sealed blocks whose V was skipped, the mean share of the softmax mass that they
+// have and the mean bound of the error.
+nlohmann::ordered_json VSkipJson(float eps, const VSkipTotals& totals);
 
 // One quantized row: its keys lie at the top level. Several: under `rows`, with what they share at
 // the top.

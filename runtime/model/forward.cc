@@ -142,6 +142,14 @@ Status LlamaModel::RunLayers(KvCache& cache, std::span<const ForwardItem> items,
   }
   AttentionParams params = {
       .num_q_heads = a.num_q_heads, .scale = a.attention_scale, .softcap = a.attention_softcap};
+  params.v_skip = cache.config().v_skip;
+  std::vector<SkippedV> skipped;
+  if (params.v_skip > 0 && output_probe_) {
+    skipped.resize(n * static_cast<size_t>(a.num_q_heads));
+    for (AttentionItem& item : queries) {
+      item.skipped = &skipped[static_cast<size_t>((item.q - q) / a.head_dim)];
+    }
+  }
 
   b.SetPositions(0, a.rope, batch.positions);
   if (!a.window_rope.inv_freq.empty()) b.SetPositions(1, a.window_rope, batch.positions);

@@ -64,7 +64,8 @@ class Model {
       std::function<void(int layer, const KvCache& cache, const AttentionParams& params,
                          std::span<const AttentionItem> items)>;
   void set_attention_probe(AttentionProbe probe) { attention_probe_ = std::move(probe); }
-  // The same after the attention: `out` of the items holds its result.
+  // The same after the attention: `out` of the items holds its result, and where the cache has
+  // v_skip, `skipped` what was skipped.
   void set_output_probe(AttentionProbe probe) { output_probe_ = std::move(probe); }
   // Sees keys (after RoPE) and values of every layer before the cache rounds them, [rows of the
   // call][num_kv_heads][head_dim].

@@ -11,6 +11,9 @@
 
 namespace tq {
 
+// Where skipping is asked for without a number. What it costs is in bench/results/v_skip.json.
+inline constexpr float kDefaultVSkip = 0.001f;
+
 // What was skipped of one row, and what that can change: |out - out without skipping| <=
 // share |out| + bound.
 struct SkippedV {

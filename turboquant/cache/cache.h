@@ -61,6 +61,7 @@ struct CacheConfig {
   std::vector<HeadCenter> centers;   // [num_layers * num_kv_heads], or empty: no centre anywhere
   std::vector<HeadTensors> tensors;  // [num_layers * num_kv_heads], or empty
   uint64_t seed = 0;                 // of the rotation signs
+  float v_skip = 0;                  // AttentionParams::v_skip of a model that reads the cache
   size_t max_bytes = 0;              // refuse to allocate more than this; 0 = no limit
   LogSink log;
 

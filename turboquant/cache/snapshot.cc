@@ -273,9 +273,9 @@ Result<SeqId> KvCache::Import(int64_t length, std::span<const BlockBytes> blocks
 
 std::string DescribeFormats(const CacheConfig& config) {
   // All members, for the same reason as in AxesText. RoPE is part of the model's structure;
-  // max_bytes and log change no slot.
+  // v_skip, max_bytes and log change no slot.
   const auto& [num_layers, heads, head_dim, recent_len, sink_len, rollback_len, recent, formats,
-               windows, rope, centers, tensors, seed, max_bytes, log] = config;
+               windows, rope, centers, tensors, seed, v_skip, max_bytes, log] = config;
   const auto at = [&config](int layer, int head) -> const HeadFormat& {
     return config.formats[static_cast<size_t>(layer) * config.num_kv_heads + head];
   };
