@@ -53,10 +53,33 @@ def perplexity_lines(result):
                     "same top, tq", "same top, llama.cpp"], rows)]
 
 
+def skip_lines(result):
+    if result is None:
+        return MISSING
+    def percent(value):
+        return "-" if value is None else f"{100 * value:.1f} %"
+    rows = [[r["text"], f"{r['context']:,}", r["format"], f"{r['eps']:g}" if r["eps"] else "off",
+             f"{r['kld']:.5f}", "-" if r["eps"] == 0 else f"{r['kld_added']:+.5f}",
+             percent(r.get("share_added")), percent(r.get("blocks_skipped")),
+             percent(r.get("mass_skipped"))]
+            for r in result["quality"] if r["format"] != "f16" or r["eps"]]
+    lines = [f"`{'`, `'.join(result['commands'])}` ({machine_words(result['machine'])}):", "",
+             *table(["text", "context", "cache", "eps", "KL mean", "added", "of its own",
+                     "V blocks skipped", "mass skipped"], rows)]
+    if result["speed"]:
+        lines += ["", "Decode steps behind the Bible, with skipping against without, in turn:", "",
+                  *table(["cache", "tokens", "eps", "V blocks skipped", "speed"],
+                         [[r["format"], f"{r['depth']:,}", f"{r['eps']:g}",
+                           percent(r["v_skip"]["blocks_skipped"]),
+                           f"{r['speed_ratio']['median']:.2f}x"] for r in result["speed"]])]
+    return lines
+
+
 def main():
     lines = {"windows": windows_lines(load("quality.json")),
              "long_windows": windows_lines(load("quality_8192.json")),
              "f32_floor": f32_floor_lines(load("f32_floor.json")),
+             "v_skip": skip_lines(load("v_skip.json")),
              "perplexity": perplexity_lines(load("llama_perplexity.json"))}
     measured = load("calibration.json")
     lines.update({name: MISSING if measured is None else make(measured) or MISSING
