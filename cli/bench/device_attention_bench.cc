@@ -177,6 +177,12 @@ Result<DeviceAttentionTime> MeasureDeviceAttention(const DeviceAttentionCase& c,
       TQ_ASSIGN_OR_RETURN(const std::vector<double> append_us,
                           GraphTimes(time.layers, c.runs, stream, append));
       (length == full ? time.append_us : time.append_and_seal_us) = append_us[append_us.size() / 2];
+      TQ_ASSIGN_OR_RETURN(const std::vector<double> step_us,
+                          GraphTimes(time.layers, c.runs, stream, [&](int layer) -> Status {
+                            TQ_RETURN_IF_ERROR(append(layer));
+                            return attend(layer);
+                          }));
+      (length == full ? time.step_us : time.step_and_seal_us) = step_us[step_us.size() / 2];
     }
   }
   return time;
@@ -251,6 +257,8 @@ Result<int> RunDeviceAttentionBench(const DeviceAttentionPlan& plan, const Outpu
             if (time->append_us > 0) {
               r["append_us_per_layer"] = time->append_us;
               r["append_and_seal_us_per_layer"] = time->append_and_seal_us;
+              r["step_us_per_layer"] = time->step_us;
+              r["step_and_seal_us_per_layer"] = time->step_and_seal_us;
             }
             r["bytes_per_layer"] = time->bytes_per_layer;
             r["bytes_per_second"] = rate;

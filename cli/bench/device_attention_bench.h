@@ -30,6 +30,8 @@ struct DeviceAttentionTime {
   // Of appending one token of each sequence: within a block, and with the sealing of the block that
   // leaves the window, which happens at one token of 64. 0: not supported.
   double append_us = 0, append_and_seal_us = 0;
+  // The same with attention behind it.
+  double step_us = 0, step_and_seal_us = 0;
   int layers = 0;  // of the cache: calls of a run go through all of them
   int blocks_per_multiprocessor = 0, warps_per_block = 0, rows = 0;
 };

@@ -42,6 +42,7 @@ struct Fiber {
   std::unique_ptr<std::byte[]> stack{new std::byte[kStackBytes]};
   void* at = nullptr;
   bool done = true;
+  bool early = false;  // has not waited for the kernels in front
 };
 struct Warp {
   alignas(64) uint8_t brought[2][32 * kLaneBytes];
@@ -84,6 +85,14 @@ void Yield() {
   if (next != me) SwitchTo(next, &fibers[static_cast<size_t>(me)].at);
 }
 
+void WaitForDependencies() {
+  fibers[static_cast<size_t>(current)].early = false;
+}
+
+bool SeesOldNumbers() {
+  return fibers[static_cast<size_t>(current)].early && blockIdx.x % 2 == 1;
+}
+
 int Lane() {
   return current % 32;
 }
@@ -110,7 +119,7 @@ const uint8_t* Exchange(const void* mine, size_t bytes) {
   return all;
 }
 
-void Launch(Index grid, int threads, const std::function<void()>& kernel) {
+void Launch(Index grid, int threads, const std::function<void()>& kernel, bool early) {
   if (static_cast<int>(fibers.size()) < threads) fibers.resize(static_cast<size_t>(threads));
   gridDim = grid;
   blockDim = {static_cast<unsigned>(threads), 1, 1};
@@ -131,6 +140,7 @@ void Launch(Index grid, int threads, const std::function<void()>& kernel) {
         for (int i = 0; i < 6; ++i) *--at = nullptr;
         f.at = at;
         f.done = &f - fibers.data() >= threads;
+        f.early = early;
       }
       SwitchTo(0, &caller);
     }

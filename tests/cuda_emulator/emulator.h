@@ -35,8 +35,11 @@ struct Index {
 inline constexpr size_t kSharedBytes = 227 << 10;
 extern uint8_t shared[kSharedBytes];
 
-// Runs `kernel` for every thread of every block.
-void Launch(Index grid, int threads, const std::function<void()>& kernel);
+// Runs `kernel` for every thread of every block. early: a thread sees lengths and the like as they
+// were, in every other block, until it waits for the kernels in front.
+void Launch(Index grid, int threads, const std::function<void()>& kernel, bool early = false);
+void WaitForDependencies();
+bool SeesOldNumbers();
 int Lane();
 void SyncBlock();
 void Yield();  // lets other threads of the block go on
@@ -139,6 +142,7 @@ T __ldg(const T* p) {
 }
 template <typename T>
 T __ldcg(const T* p) {
+  if constexpr (std::is_same_v<T, int32_t>) return emulator::SeesOldNumbers() ? *p - 70 : *p;
   return *p;
 }
 template <typename T>
@@ -171,6 +175,9 @@ inline float rsqrtf(float x) {
 }
 inline int __float2int_rn(float x) {
   return static_cast<int>(std::nearbyint(x));
+}
+inline int __popc(uint32_t x) {
+  return std::popcount(x);
 }
 inline int __ffs(uint32_t x) {
   return x == 0 ? 0 : std::countr_zero(x) + 1;

@@ -45,18 +45,40 @@ __global__ void __launch_bounds__(32 * kFewDecodeWarps * kMinBlocks, 1)
     reinterpret_cast<uint32_t*>(index)[i] = reinterpret_cast<const uint32_t*>(p.head_index)[i];
   }
   for (int i = helper; i >= 0 && i < 256; i += helpers) sh.log8[i] = p.log8[i];
-  // What was read so far does not change; what follows may come from the kernel in front.
-  ptx::WaitForDependencies();
-  ptx::LaunchDependents();
-  if (warp == 0) FirstWork<kRows>(p, num_tiles, me, lane, &sh.ranges, &sh.work[0]);
-  __syncthreads();
-  if (sh.work[0].begin >= sh.work[0].end) return;
-  const DecodeHead& head = sh.head;
+  // What was read so far does not change. Lengths do, but seldom between layers: the work is cut by
+  // what they are before the kernels in front have ended, and once more if that was too early. Page
+  // tables are not written by kernels.
+  const bool early = ptx::kHasBulkCopy && num_tiles <= 32;  // kHasBulkCopy: as is the early launch
+  SequenceAt seen;
   Ring<kTiles> ring(own);
-  PageSource source = SourceOf<kTiles>(p, index, sh.work[0], 0, warp, num_warps, lane, kSkip, own);
-  uint32_t first_ids = ring.FirstIds(source, num_warps, lane);
-  bool asked = false;                     // for the unit's first page
-  for (int current = 0;; current ^= 1) {  // units
+  PageSource source;
+  uint32_t first_ids = 0;
+#pragma unroll 1
+  for (int attempt = early ? 0 : 1; attempt < 2; ++attempt) {
+    if (attempt == 1) {
+      ptx::WaitForDependencies();
+      ptx::LaunchDependents();
+    }
+    if (warp == 0) {
+      const bool cut =
+          attempt == 0 || !early ||
+          __any_sync(kAllLanes, lane < num_tiles && seen.Changed(p, SequenceOf(p, lane)));
+      // Others may still look at that of the first attempt.
+      if (cut) FirstWork<kRows>(p, num_tiles, me, lane, &sh.ranges, &sh.work[attempt], &seen);
+      if (attempt == 1 && lane == 0) sh.cut_again = cut;
+    }
+    __syncthreads();
+    const Work& work = sh.work[attempt];
+    if ((attempt == 0 || sh.cut_again) && work.begin < work.end) {
+      source = SourceOf<kTiles>(p, index, work, 0, warp, num_warps, lane, kSkip, own);
+      first_ids = ring.FirstIds(source, num_warps, lane);
+    }
+  }
+  const int first_work = sh.cut_again ? 1 : 0;
+  if (sh.work[first_work].begin >= sh.work[first_work].end) return;
+  const DecodeHead& head = sh.head;
+  bool asked = false;                              // for the unit's first page
+  for (int current = first_work;; current ^= 1) {  // units
     const Work& work = sh.work[current];
     const Unit& u = work.unit;
     // Heads and queries are asked for in front of the pages, behind which they would wait.

@@ -67,7 +67,7 @@ __device__ void MergeParts(const DecodeParams& p, const Unit& u, const DecodeHea
   const int num_warps = static_cast<int>(blockDim.x / 32);
   const auto place = [&](int w) { return StateOf<kTiles>(warps, warp_bytes, w); };
   int share = 1;  // warps of a row
-  while (2 * share * rows <= num_warps) share *= 2;
+  while (2 * share * rows <= num_warps && share < count) share *= 2;
   const int turn = warp % share, rows_at_once = num_warps / share;
   for (int base_row = 0; base_row < rows; base_row += rows_at_once) {
     // Warps behind the last whole group of `share` have no row.
@@ -225,15 +225,13 @@ __device__ __forceinline__ void MergeWarps(const DecodeParams& p, const Work& wo
     }
   }
   if (num_parts == 1) return;
-  __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
     const auto last = static_cast<uint32_t>(num_parts - 1);
-    sh->is_last = atomicInc(&p.arrivals[unit_index], last) == last;
+    sh->is_last = ptx::CountArrival(&p.arrivals[unit_index], last) == last;
   }
   __syncthreads();
   if (!sh->is_last) return;
-  __threadfence();
   MergeParts<kVariant, kDim, kTiles>(p, u, head, static_cast<int64_t>(work.first_part) + unit_index,
                                      num_parts, warp, lane, warps, warp_bytes, *sh);
 }

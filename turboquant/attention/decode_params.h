@@ -110,13 +110,15 @@ struct DecodeParams {
   uint32_t sealed_stride = 0, side_stride = 0, open_stride = 0;
   const int32_t* sealed_table = nullptr;  // [sequence][table_stride]
   const int32_t* open_table = nullptr;
-  int32_t table_stride = 0;
+  int32_t table_stride = 0, num_sequences = 0;
   const int32_t* lengths = nullptr;  // [sequence]
   const DecodeHead* heads = nullptr;
   const DecodeHeadIndex* head_index = nullptr;
   const DecodeCenter* centers = nullptr;
   int32_t num_kv_heads = 0;
   uint32_t sealed_cost = 0, open_cost = 0;  // sums over the heads
+  uint32_t even_heads = 0;                  // whether they are the same for all heads
+  float most_longer = 0;  // that a range may become so that units begin with ranges
   int32_t sink_blocks = 0, recent_blocks = 0;
   // Queries: the last num_tokens positions of each sequence of the batch.
   const int32_t* sequences = nullptr;  // [batch]

@@ -174,8 +174,7 @@ __device__ __forceinline__ OpenHalf OpenHalfOf(const DecodeParams& p, const Unit
   o.first_pos = o.block * kPageLen + 32 * o.half;
   o.base = nullptr;
   if (o.first_pos >= static_cast<int>(u.tile.first_pos) + u.tile.num_tokens) return o;
-  const int slot =
-      p.open_table[static_cast<int64_t>(p.sequences[u.tile.sequence]) * p.table_stride + o.block];
+  const int slot = p.open_table[static_cast<int64_t>(u.tile.table_row) * p.table_stride + o.block];
   o.base = p.open + static_cast<uint64_t>(slot) * p.open_stride + head.open_offset;
   return o;
 }

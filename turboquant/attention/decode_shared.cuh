@@ -24,6 +24,7 @@ struct alignas(32) Shared {
   // what a page may have.
   float reference[kRows], skip_limit[kRows];
   bool is_last;
+  bool cut_again;  // work[0] was cut too early: work[1] comes first
   Ranges ranges;
   Work work[2];  // at hand and next, in turns
   DecodeHead head;

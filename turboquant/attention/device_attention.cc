@@ -259,6 +259,8 @@ Result<std::unique_ptr<DeviceAttention>> DeviceAttention::Create(
       index.push_back(MakeIndex(cache, layer, h, h > 0 ? &index.back() : nullptr));
       index.back().center = heads.back().center;
       const DecodeHeadIndex& i = index.back();
+      const DecodeHeadIndex& first = index[index.size() - 1 - static_cast<size_t>(h)];
+      costs.even_heads &= i.sealed_cost == first.sealed_cost && i.open_cost == first.open_cost;
       costs.sealed_cost += i.sealed_cost;
       costs.open_cost += i.open_cost;
       largest_record = std::max(largest_record, i.record_bytes);
@@ -322,6 +324,7 @@ Result<std::unique_ptr<DeviceAttention>> DeviceAttention::Create(
   p.sealed_table = cache.sealed_table();
   p.open_table = cache.open_table();
   p.table_stride = static_cast<int32_t>(cache.table_stride());
+  p.num_sequences = cache.options().max_sequences;
   p.lengths = cache.lengths();
   p.num_kv_heads = c.num_kv_heads;
   p.sink_blocks = cache.rule().sink_blocks;
@@ -364,6 +367,12 @@ Status DeviceAttention::Run(int layer, const int32_t* sequences, int batch, cons
                  static_cast<size_t>(layer) * c.num_kv_heads;
   p.sealed_cost = costs.sealed_cost;
   p.open_cost = costs.open_cost;
+  p.even_heads = costs.even_heads ? 1 : 0;
+  // Measured on an H200: a block that has its multiprocessor for itself loses about the time of two
+  // pages of each warp in the midst of its range; where others go on meanwhile it is less.
+  const int pages = kernel_.warps_per_block * (kernel_.blocks_per_multiprocessor == 1 ? 2 : 1);
+  p.most_longer = static_cast<float>(pages) * static_cast<float>(costs.sealed_cost) /
+                  static_cast<float>(c.num_kv_heads);
   // Rounded down, so that no range is shorter.
   p.inverse_min_range_cost = (1.f - 0x1p-20f) / static_cast<float>(costs.min_range_cost);
   p.sequences = sequences;

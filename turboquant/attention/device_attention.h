@@ -61,6 +61,7 @@ class DeviceAttention {
   DecodeParams params_;  // what all layers share
   struct Layer {
     uint32_t sealed_cost = 0, open_cost = 0;
+    bool even_heads = true;
     int64_t min_range_cost = 0;
   };
   std::vector<Layer> layers_;

@@ -151,6 +151,17 @@ __device__ __forceinline__ T* KeepShared(T* p) {
   return static_cast<T*>(__cvta_shared_to_generic(address));
 }
 
+// Counts from 0 to `last`, then again from 0; returns what was there. What this thread wrote or saw
+// comes before it, for those who see the count.
+__device__ __forceinline__ uint32_t CountArrival(uint32_t* count, uint32_t last) {
+  uint32_t before;
+  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(count), "r"(last)
+               : "memory");
+  return before;
+}
+
 // Of data that is read once: it leaves the L2 cache before anything else does. The value that
 // createpolicy.fractional.L2::evict_first gives for 1.0; as an instruction it was made again at
 // each use, at times from a register that had changed.

@@ -11,9 +11,11 @@
 // are equal; only logarithms and powers may round differently, and are taken in double for that.
 #include <cuda_runtime_api.h>
 
+#include "turboquant/base/device.h"
 #include "turboquant/base/device_status.h"
 #include "turboquant/cache/append_block.cuh"
 #include "turboquant/cache/append_wide.cuh"
+#include "turboquant/cache/sequence_at.cuh"
 
 namespace tq {
 namespace {
@@ -294,6 +296,14 @@ __device__ void SealBlock(const AppendParams& p, const AppendHead& head, int seq
   }
 }
 
+// The whole thread block, which is to wait for itself then.
+__device__ __forceinline__ void CopyHead(const AppendHead& from, AppendHead* to) {
+  static_assert(sizeof(AppendHead) % 4 == 0);
+  for (uint32_t i = threadIdx.x; i < sizeof(AppendHead) / 4; i += blockDim.x) {
+    reinterpret_cast<uint32_t*>(to)[i] = reinterpret_cast<const uint32_t*>(&from)[i];
+  }
+}
+
 // Row `task` / 2 of K or V, `from` of the tokens in p.k and p.v; a warp.
 template <int kDim>
 __device__ __forceinline__ void AppendTask(const AppendParams& p, const AppendHead& head,
@@ -310,13 +320,27 @@ template <int kDim>
 __global__ void __launch_bounds__(32 * kWarps)
     AppendKernel(const __grid_constant__ AppendParams p) {
   __shared__ SealShared<kDim> sh;
+  __shared__ AppendHead head;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int sequence = p.sequences[blockIdx.x];
-  const AppendHead& head = p.heads[blockIdx.y];
-  const int length = p.lengths[sequence], n = min(p.num_tokens, length);
-  const int32_t* const open_row = p.open_table + sequence * p.table_stride;
+  CopyHead(p.heads[blockIdx.y], &head);
+  // Lengths may be read too early: looked at again when the kernels in front have ended. Page
+  // tables are not written by kernels.
+  SequenceAt at;
+  int last = 0, last_slot = 0;  // the block of the last token
+  const auto find = [&] {
+    at.Read(p, static_cast<int>(blockIdx.x));
+    last = max(at.length - 1, 0) / kPageLen;
+    last_slot = p.open_table[at.row * p.table_stride + last];
+  };
+  find();
+  __syncthreads();
+  if (p.alone != 0) ptx::LaunchDependents();
+  ptx::WaitForDependencies();
+  if (at.Changed(p, static_cast<int>(blockIdx.x))) find();
+  const int sequence = at.row, length = at.length, n = min(p.num_tokens, length);
   const auto open_part = [&](int block) {
-    return p.open + static_cast<uint64_t>(open_row[block]) * p.open_stride + head.open_offset;
+    const int slot = block == last ? last_slot : p.open_table[sequence * p.table_stride + block];
+    return p.open + static_cast<uint64_t>(slot) * p.open_stride + head.open_offset;
   };
   for (int task = warp; task < 2 * n; task += kWarps) {
     const int position = length - n + task / 2;
@@ -324,7 +348,6 @@ __global__ void __launch_bounds__(32 * kWarps)
                      static_cast<int64_t>(blockIdx.x) * p.num_tokens + p.num_tokens - n + task / 2,
                      position, open_part(position / kPageLen), lane);
   }
-  const int last = (length - 1) / kPageLen;
   const int before = length - n > 0 ? (length - n - 1) / kPageLen : -1;
   const int block = last - p.recent_blocks - 1;
   if (n == 0 || last == before || block < p.sink_blocks) return;
@@ -371,10 +394,7 @@ __global__ void __launch_bounds__(32 * kWarps, kDim <= 128 ? 3 : 2)
   const int end = min(p.prompt_length, (block + 1) * kPageLen);
   const bool seals = block >= blocks.seal_begin && block < blocks.seal_end;
   if (begin >= end && !seals) return;
-  for (uint32_t i = threadIdx.x; i < sizeof(AppendHead) / 4; i += blockDim.x) {
-    reinterpret_cast<uint32_t*>(&sh.head)[i] =
-        reinterpret_cast<const uint32_t*>(&p.heads[blockIdx.x])[i];
-  }
+  CopyHead(p.heads[blockIdx.x], &sh.head);
   __syncthreads();
   const AppendHead& head = sh.head;
   const int slot = p.open_table[p.prompt_sequence * p.table_stride + block];
@@ -399,18 +419,46 @@ __global__ void __launch_bounds__(32 * kWarps, kDim <= 128 ? 3 : 2)
 
 __global__ void AdvanceKernel(int32_t* lengths, const int32_t* sequences, int batch, int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  ptx::LaunchDependents();
+  ptx::WaitForDependencies();
   if (i < batch) lengths[sequences[i]] += n;
+}
+
+using AppendFunction = void (*)(AppendParams);
+AppendFunction AppendFunctionOf(int head_dim) {
+  return head_dim == 64    ? AppendKernel<64>
+         : head_dim == 128 ? AppendKernel<128>
+                           : AppendKernel<256>;
 }
 
 }  // namespace
 
-Status LaunchAppend(int head_dim, const AppendParams& p, void* stream) {
+Status PrepareAppend(int head_dim, AppendParams* p) {
+  TQ_ASSIGN_OR_RETURN(const CudaDeviceInfo device, GetCudaDeviceInfo());
+  const AppendFunction kernel = AppendFunctionOf(head_dim);
+  cudaFuncAttributes attributes;
+  TQ_RETURN_IF_ERROR(TQ_CUDA(cudaFuncGetAttributes(&attributes, kernel)));
+  p->num_multiprocessors = device.num_multiprocessors;
+  p->idle_shared_bytes =
+      static_cast<uint32_t>(device.shared_bytes_per_block - attributes.sharedSizeBytes);
+  TQ_RETURN_IF_ERROR(
+      TQ_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   static_cast<int>(p->idle_shared_bytes))));
+  // As attention behind it: a multiprocessor must be idle to share its memory out anew.
+  return TQ_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                      cudaSharedmemCarveoutMaxShared));
+}
+
+Status LaunchAppend(int head_dim, const AppendParams& params, void* stream) {
+  AppendParams p = params;
   const dim3 grid(static_cast<unsigned>(p.batch), static_cast<unsigned>(p.num_kv_heads));
-  switch (head_dim) {
-    case 64: ptx::Launch(AppendKernel<64>, grid, 32 * kWarps, 0, stream, p); break;
-    case 128: ptx::Launch(AppendKernel<128>, grid, 32 * kWarps, 0, stream, p); break;
-    default: ptx::Launch(AppendKernel<256>, grid, 32 * kWarps, 0, stream, p); break;
-  }
+  // Attention behind it may begin early, but on other multiprocessors: its thread blocks find no
+  // room where one has all of the shared memory. Where there is room they would find it in pieces
+  // when the append has ended, and the last of several that fill a multiprocessor together would
+  // begin only when the first ends: measured, 1.4 times the time.
+  p.alone = p.batch * p.num_kv_heads <= p.num_multiprocessors ? 1 : 0;
+  ptx::LaunchEarly(AppendFunctionOf(head_dim), grid, 32 * kWarps,
+                   p.alone != 0 ? p.idle_shared_bytes : 0, stream, p);
   return TQ_CUDA(cudaGetLastError());
 }
 
@@ -431,8 +479,8 @@ Status LaunchAppendPrompt(int head_dim, const AppendParams& p, void* stream) {
 }
 
 Status LaunchAdvance(int32_t* lengths, const int32_t* sequences, int batch, int n, void* stream) {
-  ptx::Launch(AdvanceKernel, dim3(static_cast<unsigned>(batch + 127) / 128), 128, 0, stream,
-              lengths, sequences, batch, n);
+  ptx::LaunchEarly(AdvanceKernel, dim3(static_cast<unsigned>(batch + 127) / 128), 128, 0, stream,
+                   lengths, sequences, batch, n);
   return TQ_CUDA(cudaGetLastError());
 }
 

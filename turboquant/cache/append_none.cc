@@ -3,6 +3,9 @@
 
 namespace tq {
 
+Status PrepareAppend(int, AppendParams*) {
+  return Unavailable("cuda: this build has no CUDA kernels");
+}
 Status LaunchAppend(int, const AppendParams&, void*) {
   return Unavailable("cuda: this build has no CUDA kernels");
 }

@@ -71,6 +71,7 @@ struct AppendParams {
   const int32_t* sealed_table = nullptr;
   const int32_t* open_table = nullptr;
   int64_t table_stride = 0;
+  int32_t num_sequences = 0;         // rows of the tables
   const int32_t* lengths = nullptr;  // the new tokens included
   const int32_t* sequences = nullptr;
   int32_t batch = 0, num_tokens = 0, num_kv_heads = 0;
@@ -86,8 +87,14 @@ struct AppendParams {
   DeviceIo io = DeviceIo::kF32;
   const float* log8 = nullptr;             // [256] Log8Table
   unsigned long long* counters = nullptr;  // nonfinite_values, clamped_values
+  // PrepareAppend: shared memory of a thread block besides the kernel's own.
+  int32_t num_multiprocessors = 0;
+  uint32_t idle_shared_bytes = 0;
+  uint32_t alone = 0;  // LaunchAppend: each thread block has a multiprocessor for itself
 };
 
+// What LaunchAppend of this head_dim needs to know of the device and the kernel.
+Status PrepareAppend(int head_dim, AppendParams* params);
 // head_dim 64, 128 or 256. `stream`: a cudaStream_t.
 Status LaunchAppend(int head_dim, const AppendParams& params, void* stream);
 // Any number of tokens of one sequence, of less than 2^22.

@@ -128,6 +128,7 @@ Status DeviceCache::UploadAppendTables(const DeviceStream& stream) {
   append_params_.log8 = reinterpret_cast<const float*>(base + log8);
   append_params_.counters = reinterpret_cast<unsigned long long*>(append_.data() + counters);
   append_params_.center_table = center_table_;
+  TQ_RETURN_IF_ERROR(PrepareAppend(config().head_dim, &append_params_));
   return stream.Synchronize();  // the sources go
 }
 
@@ -433,6 +434,7 @@ AppendParams DeviceCache::ParamsOf(int layer, const void* k, const void* v, Devi
   p.sealed_table = sealed_table();
   p.open_table = open_table();
   p.table_stride = table_stride_;
+  p.num_sequences = options_.max_sequences;
   p.lengths = lengths();
   p.num_kv_heads = heads;
   p.sink_blocks = rule().sink_blocks;

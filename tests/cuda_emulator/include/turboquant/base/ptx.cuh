@@ -220,8 +220,13 @@ inline void BulkCopyPair(uint32_t barrier, uint32_t to, const void* from, uint32
   BulkCopy(to, from, bytes, barrier, kReadOncePolicy);
   BulkCopy(second_to, second_from, second_bytes, barrier, kReadAgainPolicy);
 }
+inline uint32_t CountArrival(uint32_t* count, uint32_t last) {
+  return atomicInc(count, last);
+}
 inline void FenceBulkCopy() {}
-inline void WaitForDependencies() {}
+inline void WaitForDependencies() {
+  emulator::WaitForDependencies();
+}
 inline void LaunchDependents() {}
 
 // `kernel` on a grid of blocks.
@@ -230,9 +235,10 @@ void Launch(void (*kernel)(P...), dim3 grid, int threads, size_t, void*, const A
   emulator::Launch(grid, threads, [&] { kernel(arguments...); });
 }
 template <typename... P, typename... A>
-void LaunchEarly(void (*kernel)(P...), dim3 grid, int threads, size_t bytes, void* stream,
+void LaunchEarly(void (*kernel)(P...), dim3 grid, int threads, size_t, void*,
                  const A&... arguments) {
-  Launch(kernel, grid, threads, bytes, stream, arguments...);
+  emulator::Launch(
+      grid, threads, [&] { kernel(arguments...); }, true);
 }
 
 }  // namespace tq::ptx
