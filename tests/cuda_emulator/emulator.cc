@@ -90,7 +90,7 @@ void WaitForDependencies() {
 }
 
 bool SeesOldNumbers() {
-  return fibers[static_cast<size_t>(current)].early && blockIdx.x % 2 == 1;
+  return fibers[static_cast<size_t>(current)].early && (blockIdx.x + blockIdx.y) % 2 == 1;
 }
 
 int Lane() {
