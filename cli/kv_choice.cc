@@ -262,7 +262,7 @@ Result<KvChoice> ChooseKv(const KvModel& model, const KvFlags& flags, int64_t co
   TQ_ASSIGN_OR_RETURN(KvChoice choice, choose());
   TQ_RETURN_IF_ERROR(ApplyPins(flags.pin, &choice));
   TQ_ASSIGN_OR_RETURN(choice.config.v_skip, ParseVSkip(flags.v_skip));
-  if (choice.config.v_skip > 0) choice.name += " v-skip " + flags.v_skip;
+  if (choice.config.v_skip > 0) choice.name += fmt::format(" v-skip {}", choice.config.v_skip);
   // A pin or a profile may ask a layer with a window for what it cannot have.
   TQ_RETURN_IF_ERROR(choice.config.Validate());
   const std::string windows = DescribeWindows(choice.config);

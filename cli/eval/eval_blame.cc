@@ -71,6 +71,7 @@ Result<int> RunEvalBlame(const BlameFlags& flags) {
   if (SplitList(flags.kv.kv, ',').size() != 1) {
     return InvalidArgument("--kv ", flags.kv.kv, ": one cache is blamed at a time");
   }
+  TQ_RETURN_IF_ERROR(ParseVSkip(flags.kv.v_skip).status());  // a list is not blamed either
   TQ_ASSIGN_OR_RETURN(EvalInput input, EvalInput::Load(flags));
   TQ_ASSIGN_OR_RETURN(KvChoice choice, input.Choose(flags.kv.kv));
   BlameOptions options;

@@ -213,7 +213,7 @@ Result<std::vector<KvChoice>> EvalInput::ChooseAll() {
       TQ_ASSIGN_OR_RETURN(KvChoice choice, Choose(name, v_skip));
       if (std::any_of(choices.begin(), choices.end(),
                       [&](const KvChoice& c) { return c.name == choice.name; })) {
-        return InvalidArgument("--kv names ", choice.name, " twice");
+        return InvalidArgument("--kv and --v-skip name ", choice.name, " twice");
       }
       choices.push_back(std::move(choice));
     }

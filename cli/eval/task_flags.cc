@@ -125,6 +125,7 @@ Status TaskFlags::Validate() const {
     }
     TQ_RETURN_IF_ERROR(CheckKvName(name));
   }
+  TQ_RETURN_IF_ERROR(ParseVSkip(kv.v_skip).status());
   if (!(timeout_seconds > 0) || retries < 0 || retries > 100) {
     return InvalidArgument("--timeout ", timeout_seconds, " --retries ", retries,
                            ": expected seconds above 0 and 0 to 100 retries");

@@ -507,7 +507,7 @@ HWY_INLINE void FetchAhead(const BlockArgs& args, size_t quarter) {
 // Scores of rows from r0 on, [kRows][64]; -inf where a row does not see a token.
 template <int kRows>
 HWY_INLINE void ScoreRows(const BlockArgs& args, int r0, const BlockTiles& tiles,
-                            const BlockScratch& scratch, float* HWY_RESTRICT score) {
+                          const BlockScratch& scratch, float* HWY_RESTRICT score) {
   const hn::CappedTag<float, 16> d;
   const hn::RebindToSigned<decltype(d)> di;
   constexpr int kLanes = static_cast<int>(hn::MaxLanes(d));
@@ -573,8 +573,8 @@ HWY_INLINE void ScoreRows(const BlockArgs& args, int r0, const BlockTiles& tiles
 // A softmax step over the scores of rows from r0 on, and their weights x V.
 template <int kRows>
 HWY_INLINE void AddRows(const BlockArgs& args, int r0, const BlockTiles& tiles,
-                          const BlockScratch& scratch, const float* HWY_RESTRICT score,
-                          SoftmaxState state) {
+                        const BlockScratch& scratch, const float* HWY_RESTRICT score,
+                        SoftmaxState state) {
   const hn::CappedTag<float, 16> d;
   const hn::RebindToSigned<decltype(d)> di;
   constexpr int kLanes = static_cast<int>(hn::MaxLanes(d));

@@ -1,9 +1,9 @@
-// Skipping of V: what the kernels of the CPU and of a CUDA device share.
+// Skipping of V: its default, and what the CPU's kernels share; decode_skip.cuh is the device's.
 //
 // A sealed block is treated as masked, and its V codes are not read, where its exact softmax mass
 // is at most `eps` times the mass of the open rows (sinks and window) that the same row sees, for
-// every row that reads it together. docs/decisions/skipping-values.md has what that costs and
-// saves.
+// every query head of the KV head (on a device also for every query of a call).
+// docs/decisions/skipping-values.md has what that costs and saves.
 #pragma once
 
 #include "turboquant/base/numeric.h"

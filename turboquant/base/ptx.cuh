@@ -256,8 +256,8 @@ __device__ __forceinline__ void FenceBulkCopy() {
 }
 
 // Of a launch that began before the kernels in front of it had ended: waits for them, and lets the
-// next one begin. Nothing that they write is read, and nothing they read is written, before the
-// wait.
+// next one begin. Nothing they read is written before the wait, and of what they write nothing is
+// read that is not looked at again behind it (cache/sequence_at.cuh).
 __device__ __forceinline__ void WaitForDependencies() {
   TQ_SM90_ASM("griddepcontrol.wait;" ::);
 }

@@ -14,6 +14,9 @@ Status CacheConfig::Validate() const {
   TQ_RETURN_IF_ERROR(range("recent_len", recent_len, 0, 1 << 24));
   TQ_RETURN_IF_ERROR(range("sink_len", sink_len, 0, 1 << 24));
   TQ_RETURN_IF_ERROR(range("rollback_len", rollback_len, 0, 1 << 24));
+  if (!(v_skip >= 0 && v_skip < 1)) {
+    return InvalidArgument("cache: v_skip = ", v_skip, "; it must be 0 (off) to below 1");
+  }
   const size_t heads = static_cast<size_t>(num_layers) * num_kv_heads;
   if (formats.size() != heads) {
     return InvalidArgument("cache: ", formats.size(), " head formats for ", num_layers,
