@@ -4,6 +4,7 @@
 
 #include "turboquant/attention/decode_extras.cuh"
 #include "turboquant/attention/decode_wide.cuh"
+#include "turboquant/attention/v_skip.h"
 
 namespace tq {
 namespace {
@@ -331,12 +332,10 @@ __device__ __forceinline__ bool SealedScores(
       small &= masses[n] <= sh.skip_limit[4 * n + lane % 4];
     }
     if (__all_sync(kAllLanes, small)) {
-      // The bound is that of the codes' rows; a residual takes a row back to its 8-bit one, which
-      // is as long up to the rounding of a log8 scale, 2.2 %.
       const float v_bound =
           __uint_as_float(
               static_cast<uint32_t>(reinterpret_cast<const RecordSideInfo*>(side)->v_bound) << 16) *
-          (head.num_anchors > 0 ? 1.03f : 1.f);
+          (head.num_anchors > 0 ? kAnchorBoundFactor : 1.f);
       if (lane < 4) {
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {

@@ -22,10 +22,12 @@ struct SkippedV {
   int blocks = 0;
 };
 
-// Bound of |v| over a sealed block. RecordSideInfo has that of the codes' rows; a residual takes a
-// row back to its 8-bit one, which is as long up to the rounding of a log8 scale, 2.2 %.
+// RecordSideInfo has a bound of the codes' rows; an anchor's residual takes a row back to its 8-bit
+// one, which is as long up to the rounding of a log8 scale, 2.2 %: so much is the bound raised.
+inline constexpr float kAnchorBoundFactor = 1.03f;
+// Bound of |v| over a sealed block.
 inline float SkipBound(const RecordSideInfo& info, int num_anchors) {
-  return F32FromBF16(info.v_bound) * (num_anchors > 0 ? 1.03f : 1.f);
+  return F32FromBF16(info.v_bound) * (num_anchors > 0 ? kAnchorBoundFactor : 1.f);
 }
 
 }  // namespace tq
