@@ -680,10 +680,24 @@ bool MarkSkipped(const BlockArgs& args, float* HWY_RESTRICT score, SoftmaxState 
   return any;
 }
 
+// One side's rows of the anchors, from `packed`.
+HWY_INLINE void DecodeAnchors(const BlockArgs& args, const uint8_t* packed,
+                              bf16_t AnchorInfo::*scale, AlignedBuffer<float>* rows) {
+  const auto dim = static_cast<size_t>(args.rows->padded_dim);
+  if (args.num_anchors > 0) rows->Reserve(static_cast<size_t>(args.num_anchors) * dim);
+  for (int a = 0; a < args.num_anchors; ++a) {
+    DecodeAnchorRow(args.anchor_bits, packed + a * (dim * args.anchor_bits / 8),
+                    args.anchors[a].*scale, static_cast<int>(dim),
+                    &(*rows)[static_cast<size_t>(a) * dim]);
+  }
+}
+
 // Gets the values ready to be multiplied.
 HWY_INLINE void PrepareValues(const BlockArgs& args, bool stay_packed, BlockTiles* tiles,
                               BlockScratch* scratch) {
   const int dim = args.rows->padded_dim;
+  LoadScales(args.v, tiles->v_scale);
+  DecodeAnchors(args, args.v_anchors, &AnchorInfo::v_scale, &scratch->v_anchors);
   if (args.v.is_codes()) {
     PrepareLevels(args.v, Side::kV, dim, stay_packed, &scratch->v_tile, &tiles->v_levels);
   } else if (args.v.is_float() && args.v.type != ValueType::kF16) {
@@ -723,7 +737,6 @@ void AttendBlock(const BlockArgs& args, SoftmaxState state, BlockScratch* scratc
   FetchAhead(args, 0);
   BlockTiles tiles;
   LoadScales(args.k, tiles.k_scale);
-  LoadScales(args.v, tiles.v_scale);
 #if HWY_TARGET == HWY_AVX3
   const bool stay_packed = args.use_vnni && rows.num_rows <= kRowsAtOnce;
 #else
@@ -737,18 +750,7 @@ void AttendBlock(const BlockArgs& args, SoftmaxState state, BlockScratch* scratc
   }
   const bool may_skip = args.skip.limit != nullptr;
   if (!may_skip) PrepareValues(args, stay_packed, &tiles, scratch);
-  if (args.num_anchors > 0) {
-    const size_t bytes = static_cast<size_t>(dim) * args.anchor_bits / 8;
-    scratch->k_anchors.Reserve(static_cast<size_t>(args.num_anchors) * dim);
-    scratch->v_anchors.Reserve(static_cast<size_t>(args.num_anchors) * dim);
-    for (int a = 0; a < args.num_anchors; ++a) {
-      const size_t at = static_cast<size_t>(a) * dim;
-      DecodeAnchorRow(args.anchor_bits, args.k_anchors + a * bytes, args.anchors[a].k_scale, dim,
-                      &scratch->k_anchors[at]);
-      DecodeAnchorRow(args.anchor_bits, args.v_anchors + a * bytes, args.anchors[a].v_scale, dim,
-                      &scratch->v_anchors[at]);
-    }
-  }
+  DecodeAnchors(args, args.k_anchors, &AnchorInfo::k_scale, &scratch->k_anchors);
   if (may_skip) {
     AttendOrSkip(args, stay_packed, &tiles, state, scratch);
     return;
